@@ -34,7 +34,7 @@ const tess__option tess__option_table[] = {
     /* training */
     { "accum", INT, "1", NULL, "microbatches per optimizer step" },
     { "sync", CHOICE, "each", "each|end", "communicate gradients after each microbatch or once a step" },
-    { "optimizer", CHOICE, NULL, "sgd|adam|adamw|adadelta", "optimizer; unset: the model's own" },
+    { "optimizer", TEXT, NULL, NULL, "sgd, adam, adamw, adadelta or a plugin, NAME[:ARGS]" },
     { "on-nan", CHOICE, "stop", "stop|skip|warn", "when a gradient or parameter is NaN or infinite" },
     { "spike", REAL, "0", NULL, "on-nan also for a norm above so many times the usual; 0: off" },
     { "checkpoint", CHOICE, "async", "async|sync", "save beside training, or while it waits" },

@@ -11,5 +11,9 @@ const tess__builtin tess__builtins[] = {
     { TESS_KIND_WRAP, "size", "size:N: a module whose parameters reach N elements is a unit", tess__wrap_size_open },
     { TESS_KIND_WRAP, "module", "module:PATTERN,…: each module that matches is a unit", tess__wrap_module_open },
     { TESS_KIND_WRAP, "auto", "auto:BYTES: the fewest units whose planned peak fits", tess__wrap_auto_open },
+    { TESS_KIND_OPTIMIZER, "adadelta", "Adadelta", tess__optimizer_adadelta_open },
+    { TESS_KIND_OPTIMIZER, "adam", "Adam", tess__optimizer_adam_open },
+    { TESS_KIND_OPTIMIZER, "adamw", "AdamW", tess__optimizer_adamw_open },
+    { TESS_KIND_OPTIMIZER, "sgd", "SGD, with and without momentum", tess__optimizer_sgd_open },
     { 0, NULL, NULL, NULL },
 };

@@ -259,7 +259,7 @@ tess_status tess__saved_file_verify(tess__saved_file *f) {
 }
 
 /* ---- names of the pieces ----------------------------------------------------------------------------- */
-static void kind_word(int kind, char out[16]) {
+static void kind_word(int kind, char *out) {
     static const char *const words[] = { "", "param", "buffer", "program" };
     if (kind < TESS__PIECE_STATE0)
         snprintf(out, 16, "%s", words[kind]);
@@ -268,16 +268,27 @@ static void kind_word(int kind, char out[16]) {
 }
 
 tess_status tess__piece_name_write(const tess__piece_name *p, char out[TESS__TENSOR_NAME]) {
-    char word[16];
+    char word[80];
     kind_word(p->kind, word);
+    if (*p->state.name)
+        snprintf(word + strlen(word), 64, ".%s:%u", p->state.name, p->state.every);
     if (snprintf(out, TESS__TENSOR_NAME, "%s/%s@%" PRIu64, word, p->name, p->first) < TESS__TENSOR_NAME)
         return TESS_OK;
     return tess__fail(TESS_E_INVALID, "parameter %.60s…: its name is longer than a checkpoint holds", p->name);
 }
 
+/* ".exp_avg:256" up to the slash. */
+static int read_state(const char *text, const char *slash, tess_state *out) {
+    int end = 0;
+    if (sscanf(text, ".%31[a-z0-9_]:%5u%n", out->name, &out->every, &end) != 2 || text + end != slash || !out->every)
+        return -1;
+    return 0;
+}
+
 int tess__piece_name_read(const char *text, tess__piece_name *out) {
     const char *slash = strchr(text, '/'), *at = strrchr(text, '@');
     char word[16], *end;
+    out->state = (tess_state){ .every = 1 };
     if (!slash || !at || at < slash || at[1] < '0' || at[1] > '9')
         return -1;
     errno = 0;
@@ -287,8 +298,11 @@ int tess__piece_name_read(const char *text, tess__piece_name *out) {
     snprintf(out->name, sizeof out->name, "%.*s", (int)(at - slash - 1), slash + 1);
     for (out->kind = TESS__PIECE_PARAM; out->kind < TESS__PIECE_STATE0 + 4; out->kind++) {
         kind_word(out->kind, word);
-        if (strlen(word) == (size_t)(slash - text) && strncmp(word, text, strlen(word)) == 0)
-            return 0;
+        size_t n = strlen(word);
+        if (strncmp(word, text, n) == 0)
+            return text + n == slash                 ? 0
+                   : out->kind >= TESS__PIECE_STATE0 ? read_state(text + n, slash, &out->state)
+                                                     : -1;
     }
     return -1;
 }

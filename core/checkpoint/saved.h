@@ -32,11 +32,13 @@ tess_status tess__saved_file_read(tess__saved_file *, const tess__tensor *, uint
 /** Reads all of it. */
 tess_status tess__saved_file_verify(tess__saved_file *);
 
-/* ---- names of the pieces: "param/h.0.weight@4096", "state1/…", "buffer/…", "program/rank-00002@0" ---------- */
+/* ---- names of the pieces: "param/h.0.weight@4096", "state1/…", "state1.exp_avg:256/…", "buffer/…",
+ * "program/rank-00002@0" ---------- */
 enum { TESS__PIECE_PARAM = 1, TESS__PIECE_BUFFER, TESS__PIECE_PROGRAM, TESS__PIECE_STATE0 /* + k */ };
 typedef struct {
     int kind;
-    uint64_t first;               /* element of the parameter */
+    uint64_t first;               /* element of the parameter; of a state with one value for `every` elements, value */
+    tess_state state;             /* of an optimizer plugin: name and `every`; else "", 1. No dtype */
     char name[TESS__TENSOR_NAME]; /* of the parameter, or of the program's bytes: "common", "rank-00002" */
 } tess__piece_name;
 /** TESS_E_INVALID: the name is too long for the format's field. */

@@ -50,17 +50,24 @@ static tess_status find_in_piece(tess *t, const tess__value *v, const tess__piec
     return TESS_OK;
 }
 
+static int has_floats(const tess *t, uint32_t of, const tess__param *p) {
+    const tess_grain *g = &t->plan.layout.groups[p->group].step;
+    return of - TESS_OF_MOMENT1 < g->n_states && tess__is_float(g->state[of - TESS_OF_MOMENT1].dtype);
+}
+
 static tess_status find_bad_param(tess *t, void *room, bad_value *out) {
     for (int32_t i = 0; i < t->plan.model.n_params && !out->found; i++) {
         const tess__param *p = &t->plan.model.params[i];
         if (p->tied_to != i || p->flags & (TESS_FROZEN | TESS_BUFFER))
             continue;
-        tess__piece piece = tess__layout_piece(&t->plan.layout, p, t->comms.shard_rank);
-        tess__value v = tess__value_owned(t, out->of, p, &piece);
+        if (out->of >= TESS_OF_MOMENT1 && !has_floats(t, out->of, p))
+            continue;
+        tess__owned own = tess__owned_at(t, out->of, i);
+        tess__value v = { own.at, own.mem, own.dtype };
         if (out->of == TESS_OF_GRAD)
             v.dtype = t->plan.layout.groups[p->group].grad_shard;
         out->param = i;
-        TRY(find_in_piece(t, &v, &piece, room, (char *)room + (size_t)TESS__CHUNK_ELEMS * 8, out));
+        TRY(find_in_piece(t, &v, &own.piece, room, (char *)room + (size_t)TESS__CHUNK_ELEMS * 8, out));
     }
     return TESS_OK;
 }
@@ -68,7 +75,7 @@ static tess_status find_bad_param(tess *t, void *room, bad_value *out) {
 /* Looks through gradients when `first` is TESS_OF_GRAD, before the step; else through parameters and then states,
  * after it. */
 static tess_status find_bad_value(tess *t, uint32_t first, bad_value *out) {
-    uint32_t last = first == TESS_OF_GRAD ? first : TESS_OF_GRAD + (uint32_t)t->plan.setup.n_states;
+    uint32_t last = first == TESS_OF_GRAD ? first : TESS_OF_GRAD + (uint32_t)t->plan.layout.n_states;
     void *room = malloc((size_t)2 * TESS__CHUNK_ELEMS * 8);
     tess_status s = room ? tess__streams_sync(&t->streams) : tess__fail(TESS_E_NOMEM, "no memory to look for NaN");
     *out = (bad_value){ .found = 0 };

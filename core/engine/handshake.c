@@ -26,24 +26,26 @@ static void describe_plugin(const tess__plugin *p, const char *selected, char *o
 }
 
 tess_status tess__handshake_identity(tess *t) {
-    enum { N = 8 };
-    static const char *const what[N] = {
-        "", "plugins", "plugins", "plugins", "plugins", "plugins", "compute threads or instruction set", "options"
-    };
+    enum { OF_RANK = TESS__N_KINDS, OPTIONS, N };
+    static const char *const what[N] = { "",        "plugins", "plugins", "plugins",
+                                         "plugins", "plugins", "plugins", "compute threads or instruction set",
+                                         "options" };
     char mine[N][IDENTITY_BYTES];
     memset(mine, 0, sizeof mine);
-    for (int kind = 1; kind < 6; kind++)
-        describe_plugin(t->selection.plugins[kind], t->selection.text[kind], mine[kind]);
+    for (int kind = 1; kind < TESS__N_KINDS; kind++)
+        if (t->selection.plugins[kind])
+            describe_plugin(t->selection.plugins[kind], t->selection.text[kind], mine[kind]);
     const char *isa = tess__option_text("isa");
-    snprintf(mine[6], IDENTITY_BYTES, "%d threads, instruction set %s", t->plan.setup.threads,
+    snprintf(mine[OF_RANK], IDENTITY_BYTES, "%d threads, instruction set %s", t->plan.setup.threads,
              isa && strcmp(isa, "auto") != 0 ? isa : tess__isa_name(tess__isa()));
     const tess__setup *s = &t->plan.setup;
     snprintf(
-        mine[7], IDENTITY_BYTES,
+        mine[OPTIONS], IDENTITY_BYTES,
         "shard group %d, keep %d, prefetch %d, accum %d, sync %s, deterministic %d, low-copy %d, activations %.80s, "
-        "optimizer %u with %d states, on-nan %d, spike %g",
+        "optimizer %.60s with %d states, on-nan %d, spike %g",
         s->shard_ranks, s->keep_forward, s->prefetch, s->accum, s->sync_each ? "each" : "end", s->deterministic,
-        s->low_copy, t->settings.activations, s->optimizer, s->n_states, t->settings.on_nan, t->settings.spike);
+        s->low_copy, t->settings.activations, s->step ? "" : t->settings.optimizer, s->n_states, t->settings.on_nan,
+        t->settings.spike);
     if (t->comms.world.nranks == 1)
         return TESS_OK;
     char(*all)[N][IDENTITY_BYTES] = calloc((size_t)t->comms.world.nranks, sizeof *all);

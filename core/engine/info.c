@@ -30,7 +30,7 @@ static tess_info info_of(const tess *t) {
                         .deterministic = s->deterministic != 0,
                         .strict = t->settings.strict != 0,
                         .plan_only = t->settings.plan_only != 0,
-                        .n_states = s->n_states,
+                        .n_states = s->step ? t->plan.layout.n_states : s->n_states,
                         .device_memory_bytes = s->env.device_budget_bytes,
                         .host_memory_bytes = s->env.host_budget_bytes,
                         .mirror = s->mirror,

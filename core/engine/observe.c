@@ -60,7 +60,8 @@ static void sum_group(const tess *t, const tess__group *g, tess_unit_info *out) 
     if (!g->grad_in_place)
         out->gradient_bytes += tess__round_up(g->flat_elems * tess_dtype_bytes(g->grad_local), align);
     out->shard_gradient_bytes += tess__round_up(tess__shard_grad_bytes(g), align);
-    out->state_bytes += (uint64_t)t->plan.setup.n_states * tess__round_up(g->shard_elems * 4, align);
+    for (int32_t k = 0; k < (int32_t)g->step.n_states; k++)
+        out->state_bytes += tess__round_up(tess__state_bytes(g, k), align);
 }
 
 tess_status tess_ledger_unit(const tess *t, int32_t unit, tess_unit_info *out) {

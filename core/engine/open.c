@@ -63,6 +63,13 @@ static tess_status open_plugins(tess *t) {
     u->offload = x->plugins[TESS_KIND_OFFLOAD]->ops;
     u->offload_ctx = x->plugins[TESS_KIND_OFFLOAD]->ctx;
     u->offload_name = x->plugins[TESS_KIND_OFFLOAD]->name;
+    const tess__plugin *optimizer = x->plugins[TESS_KIND_OPTIMIZER];
+    if (optimizer) {
+        u->optimizer = TESS__OPT_PLUGIN;
+        u->step = optimizer->ops;
+        u->step_ctx = optimizer->ctx;
+        u->step_name = optimizer->name;
+    }
     tess__device_use(&t->device, x->plugins[TESS_KIND_DEVICE]);
     tess__comms_use(&t->comms, x->plugins[TESS_KIND_COMM], &t->device);
     t->plan.wrap =

@@ -77,11 +77,11 @@ void tess__step_forget(tess *t) {
 }
 
 tess_status tess__step_begin(tess *t, const tess_optimizer_options *o) {
-    int adadelta = t->plan.setup.optimizer == TESS_OPT_ADADELTA;
+    uint32_t kernel = t->plan.layout.kernel;
     if (!t->plan.setup.optimizer)
         return tess__fail(TESS_E_INVALID, "tess_step: this engine was opened with optimizer \"%s\"%s",
                           t->settings.optimizer, t->plan.setup.own_optimizer ? "; tess_update runs it" : "");
-    if (t->plan.setup.optimizer == TESS_OPT_SGD && o->momentum != 0 && !t->plan.setup.n_states)
+    if (kernel == TESS_OPT_SGD && o->momentum != 0 && !t->plan.layout.n_states)
         return tess__fail(TESS_E_INVALID,
                           "tess_step: sgd with momentum %g was opened without (tess_options.momentum), "
                           "so no state was planned",
@@ -94,13 +94,14 @@ tess_status tess__step_begin(tess *t, const tess_optimizer_options *o) {
     t->step.grad_scale = or_else(o->grad_scale, 1);
     t->step.skips = t->step.has_norm = 0;
     t->step.norm_limbs = NULL;
+    t->step.said = *o;
     t->step.kernel = (tess_optimizer){ .struct_size = sizeof t->step.kernel,
-                                       .optimizer = t->plan.setup.optimizer,
+                                       .optimizer = kernel,
                                        .step = o->step ? o->step : t->step.steps_done + 1,
                                        .beta1 = or_else(o->beta1, 0.9f),
                                        .beta2 = or_else(o->beta2, 0.999f),
                                        .rho = or_else(o->rho, 0.9f),
-                                       .eps = or_else(o->eps, adadelta ? 1e-6f : 1e-8f),
+                                       .eps = or_else(o->eps, kernel == TESS_OPT_ADADELTA ? 1e-6f : 1e-8f),
                                        .grad_scale = t->step.grad_scale,
                                        .not_finite = tess__note_of_step(t) };
     set_segments(t, o);

@@ -13,7 +13,16 @@ static int role_of(uint32_t of) {
 static uint32_t dtype_of(const tess *t, uint32_t of, const tess__param *p) {
     if (p->flags & TESS_BUFFER)
         return p->dtype;
-    return of == TESS_OF_PARAM ? t->plan.layout.groups[p->group].master : TESS_F32;
+    const tess__group *g = &t->plan.layout.groups[p->group];
+    return of >= TESS_OF_MOMENT1 ? g->step.state[of - TESS_OF_MOMENT1].dtype
+           : of == TESS_OF_PARAM ? g->master
+                                 : TESS_F32;
+}
+
+/* The elements of the parameter for which there is one value. */
+static uint32_t every_of(const tess *t, uint32_t of, const tess__param *p) {
+    uint32_t every = of >= TESS_OF_MOMENT1 ? t->plan.layout.groups[p->group].step.state[of - TESS_OF_MOMENT1].every : 1;
+    return every ? every : 1; /* 0: there is no such state */
 }
 
 /* Says in which kind of memory this rank's part of a parameter lies. */
@@ -31,7 +40,8 @@ tess__value tess__value_owned(const tess *t, uint32_t of, const tess__param *p, 
     if (p->flags & TESS_BUFFER)
         v.at = (char *)tess__address_of(t, TESS__BUFFERS, 0) + p->offset;
     else
-        v.at = (char *)tess__address_of(t, role_of(of), p->group) + piece->in_shard * tess_dtype_bytes(v.dtype);
+        v.at = (char *)tess__address_of(t, role_of(of), p->group) +
+               piece->in_shard / every_of(t, of, p) * tess_dtype_bytes(v.dtype);
     return v;
 }
 
@@ -41,6 +51,8 @@ tess__owned tess__owned_at(const tess *t, uint32_t of, int32_t param) {
     if (!(p->flags & TESS_BUFFER))
         piece = tess__layout_piece(&t->plan.layout, p, t->comms.shard_rank);
     tess__value v = tess__value_owned(t, of, p, &piece);
+    uint32_t every = every_of(t, of, p);
+    piece = (tess__piece){ piece.in_param / every, piece.in_shard / every, tess__values_of(piece.elems, every) };
     return (tess__owned){ .piece = piece, .at = v.at, .mem = v.mem, .dtype = v.dtype };
 }
 

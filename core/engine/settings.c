@@ -179,7 +179,8 @@ tess_status tess__read_options(tess *t) {
     if (!t->settings.strategy || !t->settings.optimizer)
         return tess__fail(TESS_E_NOMEM, "no memory for the options");
     TRY(tess__setup_strategy(&t->plan.setup, t->settings.strategy));
-    TRY(tess__setup_optimizer(&t->plan.setup, t->settings.optimizer, t->settings.options.momentum != 0));
+    t->plan.setup.with_momentum = t->settings.options.momentum != 0;
+    t->plan.setup.own_optimizer = strcmp(t->settings.optimizer, "own") == 0;
     return read_own_states(t);
 }
 

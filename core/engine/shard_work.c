@@ -152,6 +152,8 @@ tess_status tess__optimize(tess *t, int32_t g, tess__executor *on) {
     o.n_segments = (uint32_t)(t->step.first_segment[g + 1] - t->step.first_segment[g]);
     if (!o.n_segments)
         return TESS_OK;
+    if (!group->step.kernel)
+        return tess__step_pieces(t, g, on->pool ? on->pool : t->transfers.host_pool);
     if (t->graphs.recording)
         o.prepared =
             (char *)tess__address_of(t, TESS__NUMBERS, 0) + (size_t)t->step.first_segment[g] * TESS_PREPARED_BYTES;
@@ -165,7 +167,7 @@ tess_status tess__optimize(tess *t, int32_t g, tess__executor *on) {
                       .out2 = group->low_copy ? tess__address_of(t, TESS__LOW_COPY, g) : NULL,
                       .elems = group->shard_elems,
                       .optimizer = &o };
-    for (int32_t i = 0; i < t->plan.setup.n_states; i++)
+    for (int32_t i = 0; i < (int32_t)group->step.n_states; i++)
         k.state[i] = tess__address_of(t, TESS__STATE0 + i, g);
     return on->kernel(on, &k);
 }

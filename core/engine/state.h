@@ -56,9 +56,10 @@ typedef struct { /* the optimizer's */
     const tess_optimizer_options *options;
     float grad_scale;
     tess_optimizer kernel;
-    tess_segment *segments; /* of all groups */
-    int32_t *first_segment; /* by group; n_groups + 1 entries */
-    int32_t *segment_group; /* optimizer_group of each segment */
+    tess_optimizer_options said; /* of the running step: numbers that the program did not give are 0 */
+    tess_segment *segments;      /* of all groups */
+    int32_t *first_segment;      /* by group; n_groups + 1 entries */
+    int32_t *segment_group;      /* optimizer_group of each segment */
     uint64_t steps_done;
     int warned_lr;
     double norm;
@@ -286,6 +287,9 @@ tess_status tess__check_overwrite(const tess__plan *);
 void tess__say_unused(const tess *); /* options without effect here, or in the place of the program's own */
 tess_status tess__pass_start(tess *, tess__program *, uint32_t kind);
 
+/** piece_step.c: the optimizer plugin's own step of a group that rests in host memory. */
+tess_status tess__step_pieces(tess *, int32_t group, tess__pool *);
+
 /** optimizer.c */
 tess_status tess__make_segments(tess *);
 void tess__step_destroy(tess *);
@@ -297,6 +301,12 @@ int tess__step_needs_norm(const tess *, const tess_optimizer_options *); /* befo
 /** Checks that all passes of the step have run, so that there are gradients; else fails, naming `call`. */
 tess_status tess__step_ready(tess *, const char *call);
 tess_status tess__grad_release(tess *); /* takes the sharded gradients off the books */
+
+/** By which checkpoints know it: the plugin's, whatever was asked for. */
+static inline const char *tess__optimizer_name(const tess *t) {
+    const tess__plugin *p = t->selection.plugins[TESS_KIND_OPTIMIZER];
+    return p ? p->name : t->settings.optimizer;
+}
 
 static inline void *tess__address_of(const tess *t, int role, int32_t index) {
     return tess__address(&t->memory, role, index);

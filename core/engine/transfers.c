@@ -21,6 +21,13 @@ static int has_work(const tess *t) {
     return any;
 }
 
+static int steps_pieces(const tess *t) {
+    int any = 0;
+    for (int32_t g = 0; !any && g < t->plan.layout.n_groups; g++)
+        any = t->plan.layout.groups[g].step.grain && !t->plan.layout.groups[g].step.kernel;
+    return any;
+}
+
 static tess_status start_streams(tess *t) {
     tess__transfers *x = &t->transfers;
     TRY(tess__streams_add_transfers(&t->streams));
@@ -57,12 +64,13 @@ tess_status tess__transfers_start(tess *t) {
     tess__executor_compute(&x->compute, &t->device);
     x->compute.run = do_job;
     x->compute.engine = t;
-    if (!has_work(t))
+    int lanes = has_work(t);
+    if (!lanes && !steps_pieces(t))
         return TESS_OK;
     tess_status s = tess__pool_create(t->plan.setup.threads < 256 ? t->plan.setup.threads : 256,
-                                      t->selection.host.helper_cpus, &x->host_pool, &e);
-    if (s)
-        return tess__fail(s, "%s", e.message);
+                                      lanes ? t->selection.host.helper_cpus : NULL, &x->host_pool, &e);
+    if (s || !lanes)
+        return s ? tess__fail(s, "%s", e.message) : TESS_OK;
     TRY(t->streams.on ? start_streams(t) : start_lanes(t));
     x->up.run = x->down.run = x->host.run = do_job;
     x->up.engine = x->down.engine = x->host.engine = t;
@@ -127,7 +135,7 @@ static tess_status do_job(void *executor, const tess__job *job) {
 static int rests_on_host(const tess *t, int32_t g) {
     const tess__group *group = &t->plan.layout.groups[g];
     return group->param_rest.domain == TESS_DOMAIN_HOST && group->grad_rest.domain == TESS_DOMAIN_HOST &&
-           (t->plan.setup.n_states == 0 || group->state_rest.domain == TESS_DOMAIN_HOST);
+           (group->step.n_states == 0 || group->state_rest.domain == TESS_DOMAIN_HOST);
 }
 
 int tess__steps_on_host(const tess *t, int32_t g) {
@@ -137,7 +145,8 @@ int tess__steps_on_host(const tess *t, int32_t g) {
 /* Whether a step apart from its passes runs on the device. It does unless all of it is the host's, since a device
  * reads page-locked memory too. */
 int tess__steps_on_device(const tess *t, int32_t g) {
-    return t->step.first_segment[g] < t->step.first_segment[g + 1] && !tess__steps_on_host(t, g);
+    return t->step.first_segment[g] < t->step.first_segment[g + 1] && t->plan.layout.groups[g].step.kernel &&
+           !tess__steps_on_host(t, g);
 }
 
 static tess__executor *executor_of(tess *t, const tess__instr *in) {

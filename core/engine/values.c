@@ -20,6 +20,19 @@ typedef struct {
     void *raw, *wide; /* host memory for one chunk: as stored, and as fp32 */
 } walk;
 
+/* A walk hands out floats, one for each element. */
+static tess_status check_state(const tess *t, const walk *w) {
+    for (int32_t g = 0; w->of >= TESS_OF_MOMENT1 && g < t->plan.layout.n_groups; g++) {
+        const tess_grain *step = &t->plan.layout.groups[g].step;
+        const tess_state *x = &step->state[w->of - TESS_OF_MOMENT1];
+        if (w->of - TESS_OF_MOMENT1 < step->n_states && (x->every > 1 || !tess__is_float(x->dtype)))
+            return tess__fail(TESS_E_UNSUPPORTED,
+                              "%s: optimizer %s keeps its state %s in %s, not as a number for each element", w->call,
+                              t->settings.optimizer, x->name, tess_dtype_name(x->dtype));
+    }
+    return TESS_OK;
+}
+
 static tess_status check_walk(const tess *t, const walk *w) {
     if (!t->sharded || t->settings.plan_only)
         return tess__fail(TESS_E_INVALID, "%s before tess_shard", w->call);
@@ -28,10 +41,10 @@ static tess_status check_walk(const tess *t, const walk *w) {
     if (w->of == TESS_OF_GRAD && (!t->pass.pending_grads || t->pass.microbatch < t->plan.setup.accum))
         return tess__fail(TESS_E_INVALID, "%s: there are no gradients; they live from a training pass to its step",
                           w->call);
-    if (w->of >= TESS_OF_MOMENT1 && (int32_t)(w->of - TESS_OF_MOMENT1) >= t->plan.setup.n_states)
+    if (w->of >= TESS_OF_MOMENT1 && (int32_t)(w->of - TESS_OF_MOMENT1) >= t->plan.layout.n_states)
         return tess__fail(TESS_E_INVALID, "%s: optimizer %s keeps %d states", w->call, t->settings.optimizer,
-                          t->plan.setup.n_states);
-    return TESS_OK;
+                          t->plan.layout.n_states);
+    return check_state(t, w);
 }
 
 tess_range tess__range_of(const tess__param *p, int32_t index, uint64_t first, uint64_t elems) {
@@ -75,6 +88,8 @@ static int is_visited(const tess *t, const walk *w, int32_t i) {
         return 0;
     if (p->flags & TESS_BUFFER) /* buffers are the same on all ranks: all set them, rank 0 gives them */
         return w->of == TESS_OF_PARAM && (w->write || t->comms.world.rank == 0);
+    if (w->of >= TESS_OF_MOMENT1)
+        return w->of - TESS_OF_MOMENT1 < t->plan.layout.groups[p->group].step.n_states;
     return w->of == TESS_OF_PARAM || !(p->flags & TESS_FROZEN);
 }
 
@@ -158,7 +173,7 @@ static tess_status visit_piece(tess *t, const walk *w, int32_t i, int32_t owner)
 static tess_status visit_full(tess *t, const walk *w) {
     for (int32_t i = 0; i < t->plan.model.n_params; i++) {
         const tess__param *p = &t->plan.model.params[i];
-        if (p->tied_to != i || (w->of != TESS_OF_PARAM && p->flags & (TESS_FROZEN | TESS_BUFFER)))
+        if (p->tied_to != i || (w->of != TESS_OF_PARAM && (p->flags & TESS_BUFFER || !is_visited(t, w, i))))
             continue;
         if (p->flags & TESS_BUFFER) { /* rank 0's values, as in an evaluation; the others see their own */
             tess_range r = tess__range_of(p, i, 0, p->elems);

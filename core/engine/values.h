@@ -18,7 +18,7 @@ int tess__value_direct(const tess__value *);
 tess_status tess__value_load(tess *, const tess__value *, uint64_t first, uint64_t n, void *raw, void *wide);
 tess_status tess__value_store(tess *, const tess__value *, uint64_t first, uint64_t n, void *raw, const void *wide);
 
-/** A value with its piece. */
+/** Values with their place in the parameter. A state that has one for so many elements is counted by them. */
 typedef struct {
     tess__piece piece;
     char *at;

@@ -18,6 +18,9 @@ typedef struct {
 static void add_question(question *q, const tess__layout *l, int32_t group, uint32_t region, uint32_t index,
                          uint32_t dtype) {
     const tess__group *g = &l->groups[group];
+    uint64_t elems = g->shard_elems;
+    if (region == TESS_REGION_STATE)
+        elems = tess__values_of(elems, g->step.state[index].every);
     q->placements[q->n] = (tess_placement){ .struct_size = sizeof(tess_placement) };
     q->regions[q->n++] = (tess_region){ .struct_size = sizeof(tess_region),
                                         .region = region,
@@ -25,8 +28,8 @@ static void add_question(question *q, const tess__layout *l, int32_t group, uint
                                         .index = index,
                                         .unit = g->unit,
                                         .group = group,
-                                        .elems = g->shard_elems,
-                                        .bytes = g->shard_elems * tess_dtype_bytes(dtype) };
+                                        .elems = elems,
+                                        .bytes = elems * tess_dtype_bytes(dtype) };
 }
 
 /* Counts the gradient that the step reads, and partial sums of microbatches. */
@@ -41,8 +44,8 @@ static void ask_group(question *q, const tess__layout *l, const tess__setup *s, 
         add_question(q, l, group, TESS_REGION_MASTER, 1, g->compute);
     for (int32_t k = 0; g->trainable && k < count_gradients(s); k++)
         add_question(q, l, group, TESS_REGION_GRAD, (uint32_t)k, TESS_F32);
-    for (int32_t k = 0; g->trainable && k < s->n_states; k++)
-        add_question(q, l, group, TESS_REGION_STATE, (uint32_t)k, TESS_F32);
+    for (int32_t k = 0; k < (int32_t)g->step.n_states; k++)
+        add_question(q, l, group, TESS_REGION_STATE, (uint32_t)k, g->step.state[k].dtype);
 }
 
 /* Regions of one kind in one group rest together, and are locked in memory together. */
@@ -86,6 +89,17 @@ int tess__steps_by_unit(const tess__model *m, const tess__setup *s) {
     return s->no_clip && tess__steps_in_pass(m, s);
 }
 
+uint64_t tess__state_bytes(const tess__group *g, int32_t k) {
+    return tess__values_of(g->shard_elems, g->step.state[k].every) * tess_dtype_bytes(g->step.state[k].dtype);
+}
+
+uint64_t tess__states_of(const tess__group *g, uint64_t elems) {
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < g->step.n_states; k++)
+        bytes += tess__values_of(elems, g->step.state[k].every) * tess_dtype_bytes(g->step.state[k].dtype);
+    return bytes;
+}
+
 uint64_t tess__shard_grad_bytes(const tess__group *g) {
     return g->shard_elems * tess_dtype_bytes(g->grad_shard);
 }
@@ -119,9 +133,22 @@ static void ask_activations(question *q, const tess__model *m, const tess__setup
                                         .bytes = bytes };
 }
 
+/* A plugin's own step reaches the host's memory alone. */
+static tess_status check_step(const tess__layout *l, const tess__setup *s, const tess__group *g) {
+    int on_host =
+        tess__one_memory(s) || (g->param_rest.domain == TESS_DOMAIN_HOST && g->grad_rest.domain == TESS_DOMAIN_HOST &&
+                                (!g->step.n_states || g->state_rest.domain == TESS_DOMAIN_HOST));
+    if (!g->step.grain || g->step.kernel || !s->step || on_host)
+        return TESS_OK;
+    return tess__fail(TESS_E_UNSUPPORTED,
+                      "optimizer %s steps in host memory, and unit %s does not rest there: "
+                      "TESSERA_OFFLOAD=cpu:params,grads,optimizer",
+                      s->step_name, l->units[g->unit].name);
+}
+
 tess_status tess__layout_place(tess__layout *l, const tess__model *m, const tess__setup *s) {
     question q = { 0 };
-    size_t most = (size_t)l->n_groups * (size_t)(2 + count_gradients(s) + s->n_states) + 2;
+    size_t most = (size_t)l->n_groups * (size_t)(2 + count_gradients(s) + TESS__MAX_STATES) + 2;
     tess_error e = { .struct_size = sizeof e };
     tess_status status = TESS_OK;
     q.regions = calloc(most, sizeof *q.regions);
@@ -140,12 +167,26 @@ tess_status tess__layout_place(tess__layout *l, const tess__model *m, const tess
         status = tess__fail(status, "offload plugin: %s", e.message);
     for (uint32_t i = 0; !status && i < q.n; i++)
         status = take_answer(l, &q.regions[i], &q.placements[i]);
+    for (int32_t g = 0; !status && g < l->n_groups; g++)
+        status = check_step(l, s, &l->groups[g]);
     free(q.regions);
     free(q.placements);
     return status;
 }
 
 /* ---- groups ---- */
+
+tess_param_view tess__param_view_of(const tess__param *p) {
+    return (tess_param_view){ .struct_size = sizeof(tess_param_view),
+                              .dtype = p->dtype,
+                              .flags = p->flags & TESS_FROZEN ? 1 : 0,
+                              .compute_mask = p->compute_dtypes,
+                              .name = p->name,
+                              .elems = p->elems,
+                              .shape = p->shape,
+                              .ndim = p->ndim,
+                              .group = p->optimizer_group };
+}
 
 enum { NARROW_FLOATS = 1 << TESS_F16 | 1 << TESS_BF16 | 1 << TESS_F8E4M3 | 1 << TESS_F8E5M2 };
 
@@ -161,14 +202,7 @@ static tess_precision_choice opaque_choice(void) {
 }
 
 tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_precision_choice *c) {
-    tess_param_view v = { .struct_size = sizeof v,
-                          .dtype = p->dtype,
-                          .flags = p->flags & TESS_FROZEN ? 1 : 0,
-                          .compute_mask = p->compute_dtypes,
-                          .name = p->name,
-                          .elems = p->elems,
-                          .shape = p->shape,
-                          .ndim = p->ndim };
+    tess_param_view v = tess__param_view_of(p);
     tess_error e = { .struct_size = sizeof e };
     *c = p->dtype == TESS_U8 ? opaque_choice() : (tess_precision_choice){ .struct_size = sizeof *c };
     if (p->dtype == TESS_U8)
@@ -192,9 +226,92 @@ tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_
     return TESS_OK;
 }
 
-static int same_group(const tess__group *g, const tess_precision_choice *c, int trainable) {
+/* ---- how the optimizer steps ---- */
+
+static tess_status refuse(const tess__setup *s, const tess__param *p, const char *what) {
+    return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": optimizer %s %s", p->name, s->step_name, what);
+}
+
+static int state_is_good(const tess_grain *g, const tess_state *x) {
+    size_t n = strnlen(x->name, sizeof x->name);
+    return tess_dtype_bytes(x->dtype) && (x->every == 1 || (g->grain == TESS_GRAIN_BLOCK && x->every == g->block)) &&
+           n && n < sizeof x->name && strspn(x->name, "abcdefghijklmnopqrstuvwxyz0123456789_") == n;
+}
+
+/* Checks what a plugin has said, so that a wrong word is one line and no memory. */
+static tess_status check_grain(const tess__setup *s, const tess__param *p, const tess_grain *g) {
+    if (g->grain != TESS_GRAIN_ELEMENT && g->grain != TESS_GRAIN_BLOCK)
+        return refuse(s, p, "states no grain that is known, expected an element or a block");
+    if (g->grain == TESS_GRAIN_ELEMENT ? g->block != 0
+                                       : !g->block || g->block > TESS_BLOCK_MOST || g->block & (g->block - 1))
+        return refuse(s, p, "states a block that is no power of two up to 8192, or one beside the grain of an element");
+    if (g->n_states > TESS_STATES_MOST)
+        return refuse(s, p, "states more than 4 states");
+    for (uint32_t k = 0; k < g->n_states; k++)
+        if (!state_is_good(g, &g->state[k]))
+            return refuse(s, p,
+                          "states a state without a known dtype, a name of [a-z0-9_], or with another `every` than 1 "
+                          "and its block");
+    if (!g->kernel && !TESS_CAN(tess_optimizer_ops, s->step, step))
+        return refuse(s, p, "has no step, and names no kernel for it");
+    if (g->kernel > TESS_OPT_ADADELTA)
+        return refuse(s, p, "names a kernel that no device has");
+    return TESS_OK;
+}
+
+/* Leaves nothing that means nothing, because groups are told apart by their bytes. */
+static void tidy_grain(tess_grain *g) {
+    tess_grain tidy = {
+        .struct_size = sizeof tidy, .grain = g->grain, .block = g->block, .kernel = g->kernel, .n_states = g->n_states
+    };
+    for (uint32_t k = 0; k < g->n_states; k++) {
+        tidy.state[k] = (tess_state){ .dtype = g->state[k].dtype, .every = g->state[k].every };
+        strncpy(tidy.state[k].name, g->state[k].name, sizeof tidy.state[k].name - 1);
+    }
+    *g = tidy;
+}
+
+tess_status tess__param_step(const tess__setup *s, const tess__param *p, tess_grain *out) {
+    *out = (tess_grain){ .struct_size = sizeof *out };
+    if (!s->step) {
+        out->grain = s->optimizer ? TESS_GRAIN_ELEMENT : 0;
+        out->kernel = s->optimizer;
+        out->n_states = (uint32_t)s->n_states;
+        for (uint32_t k = 0; k < out->n_states; k++)
+            out->state[k] = (tess_state){ .dtype = TESS_F32, .every = 1 };
+        return TESS_OK;
+    }
+    tess_param_view v = tess__param_view_of(p);
+    tess_error e = { .struct_size = sizeof e };
+    tess_status status = s->step->describe(s->step_ctx, &v, s->with_momentum ? TESS_STEPS_MOMENTUM : 0, out, &e);
+    if (status)
+        return tess__fail(status, "parameter \"%s\": optimizer %s: %s", p->name, s->step_name, e.message);
+    TRY(check_grain(s, p, out));
+    tidy_grain(out);
+    return TESS_OK;
+}
+
+/* Takes what all groups have in common: one kernel, and the same name and `every` of each state. */
+static tess_status join_step(tess__layout *l, const tess__setup *s, const tess__param *p,
+                             const tess_precision_choice *c, const tess_grain *g) {
+    if (g->grain && !g->kernel && s->step && c->master != TESS_F32)
+        return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": optimizer %s steps fp32, and the master is %s",
+                          p->name, s->step_name, tess_dtype_name(c->master));
+    if (g->kernel && l->kernel && g->kernel != l->kernel)
+        return refuse(s, p, "names another kernel than for the parameters before");
+    for (int32_t k = 0; k < l->n_states && k < (int32_t)g->n_states && k < TESS__MAX_STATES; k++)
+        if ((l->state[k].every != g->state[k].every || strcmp(l->state[k].name, g->state[k].name) != 0))
+            return refuse(s, p, "names another state than for the parameters before");
+    for (; l->n_states < (int32_t)g->n_states; l->n_states++)
+        l->state[l->n_states] = g->state[l->n_states];
+    l->kernel = g->kernel ? g->kernel : l->kernel;
+    return TESS_OK;
+}
+
+static int same_group(const tess__group *g, const tess_precision_choice *c, const tess_grain *step, int trainable) {
     return g->trainable == trainable && g->master == c->master && g->compute == c->compute &&
-           (!trainable || (g->grad_local == c->grad_local && g->grad_wire == c->grad_wire));
+           (!trainable || (g->grad_local == c->grad_local && g->grad_wire == c->grad_wire &&
+                           memcmp(&g->step, step, sizeof *step) == 0));
 }
 
 /* Tells whether the group gets a bf16 copy. The optimizer's kernels write no other. */
@@ -206,11 +323,15 @@ static int wants_copy(const tess__setup *s, const tess_precision_choice *c, int 
 static tess_status join_group(tess__layout *l, const tess__setup *s, const tess__param *p, int32_t unit,
                               int32_t *group) {
     tess_precision_choice c;
+    tess_grain step = { .grain = 0 };
     TRY(tess__param_dtypes(s, p, &c));
     int trainable = !(p->flags & TESS_FROZEN);
+    if (trainable)
+        TRY(tess__param_step(s, p, &step));
+    TRY(join_step(l, s, p, &c, &step));
     tess__unit *u = &l->units[unit];
     for (int32_t g = u->first_group; g < l->n_groups; g++)
-        if (same_group(&l->groups[g], &c, trainable)) {
+        if (same_group(&l->groups[g], &c, &step, trainable)) {
             *group = g;
             return TESS_OK;
         }
@@ -221,6 +342,8 @@ static tess_status join_group(tess__layout *l, const tess__setup *s, const tess_
                                        .trainable = trainable,
                                        .master = c.master,
                                        .compute = c.compute,
+                                       .pad = step.block > TESS__PAD_ELEMS ? step.block : TESS__PAD_ELEMS,
+                                       .step = step,
                                        .low_copy = wants_copy(s, &c, trainable),
                                        .grad_local = c.grad_local,
                                        .grad_wire = c.grad_wire };
@@ -229,7 +352,7 @@ static tess_status join_group(tess__layout *l, const tess__setup *s, const tess_
 
 static void add_to_group(tess__layout *l, tess__param *p) {
     tess__group *g = &l->groups[p->group];
-    p->offset = tess__round_up(g->used_elems, TESS__PAD_ELEMS);
+    p->offset = tess__round_up(g->used_elems, g->pad);
     g->used_elems = p->offset + p->elems;
     g->n_params++;
     l->param_elems += p->elems;
@@ -256,7 +379,7 @@ static void place_others(tess__model *m, const tess__setup *s, tess__layout *l) 
 
 static void measure_group(const tess__setup *s, tess__group *g) {
     uint64_t s_ranks = (uint64_t)s->shard_ranks;
-    g->shard_elems = tess__round_up((g->used_elems + s_ranks - 1) / s_ranks, TESS__PAD_ELEMS);
+    g->shard_elems = tess__round_up((g->used_elems + s_ranks - 1) / s_ranks, g->pad);
     g->flat_elems = g->shard_elems * s_ranks;
 }
 
@@ -449,7 +572,7 @@ tess__piece tess__layout_piece(const tess__layout *l, const tess__param *p, int3
 }
 
 tess__span_elems tess__replica_part(const tess__group *g, int32_t replica, int32_t replicas) {
-    uint64_t pads = g->shard_elems / TESS__PAD_ELEMS, k = (uint64_t)replica, n = (uint64_t)replicas;
+    uint64_t pads = g->shard_elems / g->pad, k = (uint64_t)replica, n = (uint64_t)replicas;
     uint64_t first = pads * k / n, end = pads * (k + 1) / n;
-    return (tess__span_elems){ .first = first * TESS__PAD_ELEMS, .elems = (end - first) * TESS__PAD_ELEMS };
+    return (tess__span_elems){ .first = first * g->pad, .elems = (end - first) * g->pad };
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Lays units out in flat, padded, sharded buffers. Every parameter start and every shard size is a multiple of 64
- * elements (the pad), so that no world size moves a parameter. */
+ * elements (the pad), so that no world size moves a parameter. The pad of an optimizer's longer blocks is one block. */
 #ifndef TESS_LAYOUT_H
 #define TESS_LAYOUT_H
 #include "model.h"
 #include "setup.h"
 
-enum { TESS__PAD_ELEMS = 64, TESS__MAX_STATES = 4, TESS__CHUNK_ELEMS = 65536 };
+enum { TESS__PAD_ELEMS = 64, TESS__MAX_STATES = TESS_STATES_MOST, TESS__CHUNK_ELEMS = 65536 };
 
 enum {                       /* a sharded gradient in the step arena: resident.c */
        TESS__GRAD_STAYS = 1, /* from a pass to the step that follows */
@@ -27,6 +27,8 @@ typedef struct {
     uint32_t grad_shard; /* of the sharded gradient: fp32, or the wire's where it is one leaf */
     uint64_t used_elems, shard_elems, flat_elems; /* flat = S * shard, zero padded behind used */
     int32_t first_param, n_params;                /* in tess__layout.order, ascending by offset */
+    uint64_t pad;      /* elements: parameters begin, and shards end, at multiples of it, so that no block is cut */
+    tess_grain step;   /* how the optimizer steps it; zeroes when it does not */
     int in_place;      /* the shard, or its copy, is the whole in the compute dtype: no gather, kernels read it there */
     int low_copy;      /* the optimizer writes the shard in the compute dtype too, which gathers and kernels read */
     int grad_in_place; /* kernels add straight into the sharded gradient */
@@ -46,16 +48,19 @@ typedef struct {
     tess__group *groups;
     int32_t *order; /* parameters (no aliases, no buffers) by group, then by offset */
     int32_t n_units, n_groups, n_order;
-    uint64_t buffer_bytes;      /* of all TESS_BUFFER parameters, each aligned */
-    uint64_t result_bytes;      /* of a pass, on their way from a device that has streams; and of the norm: */
-    uint64_t norm_result_bytes; /* with an optimizer, which may clip */
-    uint64_t batch_bytes;       /* of a batch on its way there, when the host does not wait for it */
-    uint64_t prepared_bytes;    /* of the optimizer's numbers of a step, for one that was recorded */
-    uint64_t values_bytes;      /* of tess_all_reduce_late, for which the host does not wait either */
-    uint64_t passes;            /* under way at once, each with these of its own */
-    uint64_t chunk_elems;       /* of tess_each_full: the largest parameter, at most TESS__CHUNK_ELEMS */
-    uint64_t param_elems;       /* trainable and frozen, without padding, tied ones once */
-    tess__rest activation_rest; /* of those that wait on the host: only whether they are locked in memory */
+    uint64_t buffer_bytes;              /* of all TESS_BUFFER parameters, each aligned */
+    uint64_t result_bytes;              /* of a pass, on their way from a device that has streams; and of the norm: */
+    uint64_t norm_result_bytes;         /* with an optimizer, which may clip */
+    uint64_t batch_bytes;               /* of a batch on its way there, when the host does not wait for it */
+    uint64_t prepared_bytes;            /* of the optimizer's numbers of a step, for one that was recorded */
+    uint64_t values_bytes;              /* of tess_all_reduce_late, for which the host does not wait either */
+    uint64_t passes;                    /* under way at once, each with these of its own */
+    uint32_t kernel;                    /* TESS_OPT_… that the device steps with; 0: none */
+    int32_t n_states;                   /* the most that a group has */
+    tess_state state[TESS__MAX_STATES]; /* of each the name, and for how many elements one value is */
+    uint64_t chunk_elems;               /* of tess_each_full: the largest parameter, at most TESS__CHUNK_ELEMS */
+    uint64_t param_elems;               /* trainable and frozen, without padding, tied ones once */
+    tess__rest activation_rest;         /* of those that wait on the host: only whether they are locked in memory */
 } tess__layout;
 
 /** unit_of_param: as tess__wrap_apply_planned gives it. Sets unit, group and offset of the model's parameters. */
@@ -72,6 +77,14 @@ tess_status tess__param_dtypes(const tess__setup *, const tess__param *, tess_pr
 int tess__steps_in_pass(const tess__model *, const tess__setup *);
 /** Whether each unit steps as soon as its gradient is reduced. */
 int tess__steps_by_unit(const tess__model *, const tess__setup *);
+/** Bytes of one optimizer state of a group's shard. */
+uint64_t tess__state_bytes(const tess__group *, int32_t state);
+/** Bytes of all states of so many elements, which are whole pads. */
+uint64_t tess__states_of(const tess__group *, uint64_t elems);
+/** A parameter as the plugins see it; the names stay the model's. */
+tess_param_view tess__param_view_of(const tess__param *);
+/** How the optimizer steps a parameter. */
+tess_status tess__param_step(const tess__setup *, const tess__param *, tess_grain *out);
 /** Bytes of a group's sharded gradient. */
 uint64_t tess__shard_grad_bytes(const tess__group *);
 
@@ -90,6 +103,14 @@ int tess__saves_selectively(const tess__model *, const tess__setup *, int32_t bl
 int tess__grad_in_place(const tess__model *, int32_t block);
 /** The block by whose number the place of block `of`'s output gradient goes: its own, or that of a later one. */
 int32_t tess__grad_place(const tess__model *, int32_t of);
+
+static inline int tess__is_float(uint32_t dtype) {
+    return dtype >= TESS_F16 && dtype <= TESS_F64;
+}
+/** How many values there are for so many elements of a parameter, with one for `every` of them. */
+static inline uint64_t tess__values_of(uint64_t elems, uint32_t every) {
+    return every > 1 ? (elems + every - 1) / every : elems;
+}
 
 /** The part of parameter `p` in the shard of `shard_rank`: its first element in the parameter, its place in the shard
  * and its length; 0 elements when none. */

@@ -74,8 +74,8 @@ static uint64_t snapshot_bytes(const tess__setup *s, const tess__layout *l) {
         const tess__group *g = &l->groups[i];
         if (is_saved_in_place(s, g))
             continue;
-        uint64_t part = (g->shard_elems / TESS__PAD_ELEMS + replicas - 1) / replicas * TESS__PAD_ELEMS;
-        bytes += part * (tess_dtype_bytes(g->master) + (g->trainable ? 4 * (uint64_t)s->n_states : 0));
+        uint64_t part = (g->shard_elems / g->pad + replicas - 1) / replicas * g->pad;
+        bytes += part * tess_dtype_bytes(g->master) + tess__states_of(g, part);
     }
     return bytes + TESS__SNAPSHOT_ALIGN;
 }
@@ -86,8 +86,8 @@ uint64_t tess__image_bytes(const tess__setup *s, const tess__layout *l) {
     for (int32_t i = 0; i < l->n_groups; i++) {
         const tess__group *g = &l->groups[i];
         bytes += tess__round_up(g->shard_elems * tess_dtype_bytes(g->master), s->align);
-        if (g->trainable)
-            bytes += (uint64_t)s->n_states * tess__round_up(g->shard_elems * 4, s->align);
+        for (int32_t k = 0; k < (int32_t)g->step.n_states; k++)
+            bytes += tess__round_up(tess__state_bytes(g, k), s->align);
     }
     return bytes;
 }
@@ -143,9 +143,9 @@ tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with
         if (g->low_copy)
             TRY(keep_buffer(out, TESS__LOW_COPY, i, g->param_rest, TESS_CAT_LOW_COPY, g->unit,
                             g->shard_elems * tess_dtype_bytes(g->compute), s->align));
-        for (int32_t k = 0; g->trainable && k < s->n_states; k++)
-            TRY(keep_buffer(out, TESS__STATE0 + k, i, g->state_rest, TESS_CAT_OPTIMIZER, g->unit, g->shard_elems * 4,
-                            s->align));
+        for (int32_t k = 0; k < (int32_t)g->step.n_states; k++)
+            TRY(keep_buffer(out, TESS__STATE0 + k, i, g->state_rest, TESS_CAT_OPTIMIZER, g->unit,
+                            tess__state_bytes(g, k), s->align));
         for (int32_t k = 0; g->trainable && s->accum > 1 && !s->sync_each && k < tess__sum_levels(s); k++)
             TRY(keep_buffer(out, TESS__SUM0 + k, i, device, TESS_CAT_FULL_GRAD, g->unit, g->flat_elems * 4, s->align));
         for (int32_t k = 1; g->trainable && s->accum > 1 && s->sync_each && k < tess__sum_levels(s); k++)

@@ -37,29 +37,6 @@ tess_status tess__setup_strategy(tess__setup *s, const char *strategy) {
     return status;
 }
 
-tess_status tess__setup_optimizer(tess__setup *s, const char *name, int momentum) {
-    static const struct {
-        const char *name;
-        uint32_t optimizer;
-        int32_t n_states;
-    } table[] = { { "none", 0, 0 },
-                  { "sgd", TESS_OPT_SGD, 0 },
-                  { "adam", TESS_OPT_ADAM, 2 },
-                  { "adamw", TESS_OPT_ADAMW, 2 },
-                  { "adadelta", TESS_OPT_ADADELTA, 2 } };
-    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
-        if (strcmp(table[i].name, name) == 0) {
-            s->optimizer = table[i].optimizer;
-            s->n_states = table[i].n_states + (table[i].optimizer == TESS_OPT_SGD && momentum);
-            return TESS_OK;
-        }
-    if (strcmp(name, "own") == 0) {
-        s->own_optimizer = 1;
-        return TESS_OK;
-    }
-    return tess__fail(TESS_E_INVALID, "TESSERA_OPTIMIZER=%s: expected sgd, adam, adamw, adadelta, own or none", name);
-}
-
 int32_t tess__sum_levels(const tess__setup *s) {
     int32_t levels = 1;
     while (s->deterministic && s->accum >> levels)

@@ -5,6 +5,7 @@
 #include <tessera/plugin_helpers.h>
 #include <tessera/tessera.h>
 
+enum { TESS__OPT_PLUGIN = 99 };
 enum { TESS__PASSES = 2 /* under way at once, with TESS_OPTIONS_LATE */ };
 enum { TESS__VALUES_BYTES = 64 /* of tess_all_reduce_late */ };
 enum { TESS__ACTIVATIONS_KEEP, TESS__ACTIVATIONS_RECOMPUTE, TESS__ACTIVATIONS_OFFLOAD, TESS__ACTIVATIONS_SELECTIVE };
@@ -30,11 +31,12 @@ typedef struct {
     int late, repeats;           /* TESS_OPTIONS_LATE, TESS_OPTIONS_REPEAT */
     int low_copy;                /* TESSERA_LOW_COPY: the optimizer writes bf16 copies of the shards */
     int graphs;                  /* TESSERA_GRAPHS: a pass that repeats may be recorded */
-    uint32_t optimizer;          /* TESS_OPT_…, 0: none, or the program's own */
+    uint32_t optimizer; /* TESS_OPT_… where no plugin says it, TESS__OPT_PLUGIN; 0: none, or the program's own */
     int own_optimizer;
-    int32_t n_states; /* of the optimizer, per parameter */
-    int snapshot;     /* memory for asynchronous checkpoints is planned */
-    int32_t mirror;   /* steps between images in memory; 0: none */
+    int32_t n_states;  /* fp32, of each element, where no plugin says it */
+    int with_momentum; /* tess_options.momentum */
+    int snapshot;      /* memory for asynchronous checkpoints is planned */
+    int32_t mirror;    /* steps between images in memory; 0: none */
     uint64_t input_bytes;
     uint64_t granularity; /* arenas are obtained in multiples of it */
     uint64_t align;       /* of every buffer: the device's, the comm's, at least 64 */
@@ -45,15 +47,14 @@ typedef struct {
     const tess_device_ops *device;
     const tess_precision_ops *precision;
     const tess_offload_ops *offload;
-    void *comm_ctx, *device_ctx, *precision_ctx, *offload_ctx;
-    const char *offload_name; /* for messages */
+    const tess_optimizer_ops *step; /* null: `optimizer` and `n_states` say it */
+    void *comm_ctx, *device_ctx, *precision_ctx, *offload_ctx, *step_ctx;
+    const char *offload_name, *step_name; /* for messages */
 } tess__setup;
 
 /** strategy is "full", "grad_op", "none", "hybrid:K" or "hybrid_grad_op:K"; sets shard_ranks, replicas, keep_forward.
  */
 tess_status tess__setup_strategy(tess__setup *, const char *strategy);
-/** The optimizer by name and the number of its states; momentum: whether sgd keeps one. */
-tess_status tess__setup_optimizer(tess__setup *, const char *name, int momentum);
 
 /** How many groups of ranks keep images for each other. Without replicas, ranks form groups of two, one of them of
  * three when W is odd. Members are W / 2 ranks apart, most likely on different hosts. 1: nobody keeps any. */

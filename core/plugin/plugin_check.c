@@ -9,7 +9,7 @@
 #define REFUSE(status, ...) (snprintf(reason, TESS_REASON_BYTES, __VA_ARGS__), (status))
 
 const char *tess__kind_name(uint32_t kind) {
-    static const char *const words[] = { NULL, "comm", "offload", "precision", "wrap", "device" };
+    static const char *const words[] = { NULL, "comm", "offload", "precision", "wrap", "device", "optimizer" };
     return kind < sizeof words / sizeof words[0] ? words[kind] : NULL;
 }
 
@@ -88,6 +88,7 @@ static const slot_rule slots[] = {
     MUST(PRECISION, tess_precision_ops, choose),
     MUST(WRAP, tess_wrap_ops, assign),
     MUST(OFFLOAD, tess_offload_ops, place),
+    MUST(OPTIMIZER, tess_optimizer_ops, describe),
 };
 
 /* Does what TESS_CAN does, for a slot that is known by its offset. */

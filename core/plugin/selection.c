@@ -53,7 +53,11 @@ tess_status tess__selection_open(tess__selection *x, int32_t nranks, int32_t ran
     TRY(open_kind(x, &r, TESS_KIND_COMM, "auto"));
     TRY(open_kind(x, &r, TESS_KIND_PRECISION, "fp32"));
     TRY(open_kind(x, &r, TESS_KIND_OFFLOAD, "none"));
-    return open_kind(x, &r, TESS_KIND_WRAP, "scopes");
+    TRY(open_kind(x, &r, TESS_KIND_WRAP, "scopes"));
+    const char *optimizer = tess__option_or("optimizer", "adamw");
+    if (strcmp(optimizer, "none") == 0 || strcmp(optimizer, "own") == 0)
+        return TESS_OK;
+    return open_kind(x, &r, TESS_KIND_OPTIMIZER, "adamw");
 }
 
 void tess__selection_close(tess__selection *x) {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The plugins of one engine: one of each kind, chosen by the environment, the program's options or the default. */
+/* The plugins of one engine: one of each kind, chosen by the environment, the program's options or the default. The
+ * optimizers "none" and "own" are no plugins. */
 #ifndef TESS_SELECTION_H
 #define TESS_SELECTION_H
 #include "open.h"
 #include "plugin_book.h"
 
-enum { TESS__N_KINDS = 6 }; /* kinds count from 1 */
+enum { TESS__N_KINDS = 7 }; /* kinds count from 1 */
 
 typedef struct {
     tess_host host;                       /* the services that they get */
-    tess__plugin *plugins[TESS__N_KINDS]; /* by TESS_KIND_… */
+    tess__plugin *plugins[TESS__N_KINDS]; /* by TESS_KIND_…; null: no optimizer, or the program's own */
     char *text[TESS__N_KINDS];            /* that chose each */
     int comm_picked;                      /* comm was "auto" */
     tess__plugin_book book;               /* what they take for themselves; host.mem_alloc writes it */

@@ -21,8 +21,8 @@ tess_status tess__image_each(const tess__setup *s, const tess__layout *l, tess__
         tess__image_part p = { TESS__MASTER, i, at, g->shard_elems * tess_dtype_bytes(g->master) };
         TRY(fn(user, &p));
         at += tess__round_up(p.bytes, s->align);
-        for (int32_t k = 0; g->trainable && k < s->n_states; k++) {
-            tess__image_part state = { TESS__STATE0 + k, i, at, g->shard_elems * 4 };
+        for (int32_t k = 0; k < (int32_t)g->step.n_states; k++) {
+            tess__image_part state = { TESS__STATE0 + k, i, at, tess__state_bytes(g, k) };
             TRY(fn(user, &state));
             at += tess__round_up(state.bytes, s->align);
         }

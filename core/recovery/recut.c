@@ -16,9 +16,9 @@ typedef struct {
     uint32_t mem;
 } cutting;
 
-/* Takes elements [from, from + n) of a parameter or state, as far as they belong to this rank now. */
-static tess_status place_elements(const cutting *c, uint32_t of, int32_t param, uint64_t from, uint64_t n,
-                                  const char *at) {
+/* Takes values [from, from + n) of a parameter or state, as far as they belong to this rank now. */
+static tess_status place_values(const cutting *c, uint32_t of, int32_t param, uint64_t from, uint64_t n,
+                                const char *at) {
     tess__owned o = tess__owned_at(c->t, of, param);
     uint64_t first = o.piece.in_param > from ? o.piece.in_param : from;
     uint64_t end = o.piece.in_param + o.piece.elems < from + n ? o.piece.in_param + o.piece.elems : from + n;
@@ -29,20 +29,27 @@ static tess_status place_elements(const cutting *c, uint32_t of, int32_t param, 
                           (end - first) * bytes);
 }
 
-/* Takes the elements from `first` on of a group's old shard, which lie at `at`. */
+static uint64_t value_bytes(const tess__group *g, const tess__image_part *p) {
+    return tess_dtype_bytes(p->role == TESS__MASTER ? g->master : g->step.state[p->role - TESS__STATE0].dtype);
+}
+
+/* Takes the values from `first` on of a group's old shard, which lie at `at`. */
 static tess_status cut_group(const cutting *c, const tess__image_part *p, uint64_t first, uint64_t n, const char *at) {
     const tess__plan *then = &c->t->mirror.carry->plan;
     const tess__group *g = &then->layout.groups[p->index];
     uint32_t of = p->role == TESS__MASTER ? TESS_OF_PARAM : TESS_OF_MOMENT1 + (uint32_t)(p->role - TESS__STATE0);
-    uint64_t bytes = p->role == TESS__MASTER ? tess_dtype_bytes(g->master) : 4;
-    uint64_t begin = (uint64_t)(c->rank % then->setup.shard_ranks) * g->shard_elems + first, end = begin + n;
+    uint64_t bytes = value_bytes(g, p),
+             every = p->role == TESS__MASTER ? 1 : g->step.state[p->role - TESS__STATE0].every;
+    uint64_t begin = (uint64_t)(c->rank % then->setup.shard_ranks) * g->shard_elems + first * every;
+    uint64_t end = begin + n * every;
     for (int32_t i = 0; i < g->n_params; i++) {
         int32_t index = then->layout.order[g->first_param + i];
         const tess__param *x = &then->model.params[index];
         uint64_t from = x->offset > begin ? x->offset : begin;
         uint64_t to = x->offset + x->elems < end ? x->offset + x->elems : end;
         if (from < to)
-            TRY(place_elements(c, of, index, from - x->offset, to - from, at + (from - begin) * bytes));
+            TRY(place_values(c, of, index, (from - x->offset) / every, tess__values_of(to - from, (uint32_t)every),
+                             at + (from - begin) / every * bytes));
     }
     return TESS_OK;
 }
@@ -59,7 +66,7 @@ static tess_status cut_part(void *user, const tess__image_part *p) {
                        : tess__copy_now(c->t, (char *)tess__address_of(c->t, TESS__BUFFERS, 0) + (from - p->at),
                                         c->t->plan.setup.env.mem, at, c->mem, to - from);
     const tess__group *g = &c->t->mirror.carry->plan.layout.groups[p->index];
-    uint64_t bytes = p->role == TESS__MASTER ? tess_dtype_bytes(g->master) : 4;
+    uint64_t bytes = value_bytes(g, p);
     return cut_group(c, p, (from - p->at) / bytes, (to - from) / bytes, at);
 }
 

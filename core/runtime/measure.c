@@ -71,6 +71,12 @@ static int sums_at_end(const tess__plan *p) {
     return p->setup.accum > 1 && !p->setup.sync_each;
 }
 
+/* Bytes of a state's values: one for each run of `every` elements. */
+static uint64_t of_state(const tess__group *g, int k, uint64_t elems) {
+    const tess_state *x = &g->step.state[k];
+    return elems / x->every * tess_dtype_bytes(x->dtype);
+}
+
 static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const tess__instr *in, int role, int32_t i) {
     const tess__group *g = &p->layout.groups[i];
     if (role >= TESS__SUM0 && role <= TESS__SUM_LAST)
@@ -85,7 +91,11 @@ static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const te
     case TESS__SHARD_GRAD: return g->shard_elems * tess_dtype_bytes(g->grad_shard);
     case TESS__GATHER_SCRATCH: return needs->gather[i];
     case TESS__REDUCE_SCRATCH: return in && in[1].op == TESS__REPLICATE ? needs->replicate[i] : needs->reduce[i];
-    default: return 4 * g->shard_elems; /* states, a part of a sum */
+    case TESS__STATE0:
+    case TESS__STATE1:
+    case TESS__STATE2:
+    case TESS__STATE3: return of_state(g, role - TESS__STATE0, g->shard_elems);
+    default: return 4 * g->shard_elems; /* a part of a sum */
     }
 }
 
@@ -119,7 +129,9 @@ static uint64_t snapshot_bytes(const tess__plan *p) {
             tess__span_elems part = tess__replica_part(g, k, s->replicas);
             most = part.elems > most ? part.elems : most;
         }
-        bytes += most * tess_dtype_bytes(g->master) + (g->trainable ? most * 4 * (uint64_t)s->n_states : 0);
+        bytes += most * tess_dtype_bytes(g->master);
+        for (int k = 0; k < (int)g->step.n_states; k++)
+            bytes += of_state(g, k, most);
     }
     return bytes;
 }
@@ -131,7 +143,7 @@ static uint64_t image_bytes(const tess__plan *p) {
     for (int32_t i = 0; i < p->layout.n_groups; i++) {
         const tess__group *g = &p->layout.groups[i];
         bytes += tess__round_up(of_group(p, NULL, NULL, TESS__MASTER, i), p->setup.align);
-        for (int32_t k = 0; g->trainable && k < p->setup.n_states; k++)
+        for (int32_t k = 0; k < (int32_t)g->step.n_states; k++)
             bytes += tess__round_up(of_group(p, NULL, NULL, TESS__STATE0 + k, i), p->setup.align);
     }
     return bytes;

@@ -231,11 +231,11 @@ static tess_status commit_manifest(tess__saver *s, tess__data_file *files) {
                          .not_finite = s->not_finite,
                          .has_score = s->has_score,
                          .score = s->score,
-                         .n_states = (uint64_t)t->plan.setup.n_states,
+                         .n_states = (uint64_t)t->plan.layout.n_states,
                          .n_files = (uint64_t)t->comms.world.nranks,
                          .files = files };
     snprintf(m.writer, sizeof m.writer, "tessera %s", TESSERA_VERSION);
-    snprintf(m.optimizer, sizeof m.optimizer, "%s", t->settings.optimizer);
+    snprintf(m.optimizer, sizeof m.optimizer, "%s", tess__optimizer_name(t));
     snprintf(m.strategy, sizeof m.strategy, "%s", t->settings.strategy);
     snprintf(m.precision, sizeof m.precision, "%s", t->selection.text[TESS_KIND_PRECISION]);
     tess_status status = describe_params(t, &m);

@@ -84,13 +84,13 @@ static tess_status check_model(loading *l) {
                           "%s: a checkpoint of another model: it has %" PRIu64 " parameters, this one %" PRIu64,
                           l->saved.path, m->n_params, own);
     l->params_only = (l->o->flags & TESS_CHECKPOINT_PARAMS) != 0 || strcmp(m->optimizer, "none") == 0;
-    if (!l->params_only && strcmp(m->optimizer, l->t->settings.optimizer) != 0)
+    if (!l->params_only && strcmp(m->optimizer, tess__optimizer_name(l->t)) != 0)
         return tess__fail(TESS_E_DATA, "%s: saved with optimizer %s, this run has %s", l->saved.path, m->optimizer,
-                          l->t->settings.optimizer);
-    if (!l->params_only && m->n_states != (uint64_t)l->t->plan.setup.n_states)
+                          tess__optimizer_name(l->t));
+    if (!l->params_only && m->n_states != (uint64_t)l->t->plan.layout.n_states)
         return tess__fail(TESS_E_DATA,
                           "%s: saved with %" PRIu64 " optimizer states, this run has %d: another momentum?",
-                          l->saved.path, m->n_states, l->t->plan.setup.n_states);
+                          l->saved.path, m->n_states, l->t->plan.layout.n_states);
     return check_microbatches(l);
 }
 
@@ -121,6 +121,21 @@ static tess_status place_elements(loading *l, const tess__tensor *x, uint64_t fi
     return TESS_OK;
 }
 
+/* A state of a plugin is known by its name. Integers mean something to that plugin alone, so they are taken as they
+ * are. */
+static tess_status check_state(const loading *l, const tess__tensor *x, const tess__piece_name *name, int state,
+                               const tess__param *p) {
+    const tess_grain *step = &l->t->plan.layout.groups[p->group].step;
+    const tess_state *own = &step->state[state];
+    int known = state < (int)step->n_states, named = known && !step->kernel && *own->name;
+    if (!known || (named ? strcmp(name->state.name, own->name) != 0 : *name->state.name != 0) ||
+        name->state.every != own->every ||
+        (x->dtype != own->dtype && !(tess__is_float(x->dtype) && tess__is_float(own->dtype))))
+        return tess__fail(TESS_E_DATA, "%s: tensor '%s' is no state that optimizer %s keeps of '%s' here",
+                          l->saved.path, x->name, l->t->settings.optimizer, p->name);
+    return TESS_OK;
+}
+
 static tess_status take_values(loading *l, const tess__tensor *x, const tess__piece_name *name) {
     int state = name->kind >= TESS__PIECE_STATE0 ? name->kind - TESS__PIECE_STATE0 : -1;
     int32_t i = tess__model_find_param(&l->t->plan.model, name->name);
@@ -131,11 +146,14 @@ static tess_status take_values(loading *l, const tess__tensor *x, const tess__pi
     const tess__param *p = &l->t->plan.model.params[i];
     if (state >= 0 && (p->flags & (TESS_BUFFER | TESS_FROZEN)))
         return TESS_OK; /* the parameter was frozen since */
+    if (state >= 0)
+        TRY(check_state(l, x, name, state, p));
     tess__owned o = tess__owned_at(l->t, state < 0 ? TESS_OF_PARAM : TESS_OF_MOMENT1 + (uint32_t)state, i);
     uint64_t end = name->first + x->elems, from = o.piece.in_param > name->first ? o.piece.in_param : name->first;
     uint64_t to = o.piece.in_param + o.piece.elems;
     to = to < end ? to : end;
-    if (name->first > p->elems || x->elems > p->elems - name->first)
+    uint64_t all = tess__values_of(p->elems, name->state.every);
+    if (name->first > all || x->elems > all - name->first)
         return tess__fail(TESS_E_DATA, "%s: tensor '%s' reaches beyond its parameter", l->saved.path, x->name);
     if (!o.piece.elems || from >= to)
         return TESS_OK;
@@ -168,6 +186,10 @@ static tess_status take_file(loading *l) {
     return TESS_OK;
 }
 
+static int32_t states_of(const loading *l, const tess__param *p) {
+    return (int32_t)l->t->plan.layout.groups[p->group].step.n_states;
+}
+
 static tess_status fail_taken(const loading *l, const char *name, int32_t kind, uint64_t got, uint64_t need) {
     char what[32] = "the value";
     if (kind)
@@ -181,8 +203,8 @@ static tess_status check_taken(const loading *l) {
     for (int32_t i = 0; i < l->t->plan.model.n_params; i++) {
         const tess__param *p = &l->t->plan.model.params[i];
         int has_states = !(p->flags & (TESS_BUFFER | TESS_FROZEN)) && !l->params_only;
-        for (int32_t k = 0; p->tied_to == i && k <= (has_states ? l->n_states : 0); k++) {
-            uint64_t need = tess__owned_at(l->t, TESS_OF_PARAM, i).piece.elems;
+        for (int32_t k = 0; p->tied_to == i && k <= (has_states ? states_of(l, p) : 0); k++) {
+            uint64_t need = tess__owned_at(l->t, k ? TESS_OF_GRAD + (uint32_t)k : TESS_OF_PARAM, i).piece.elems;
             uint64_t got = l->taken[(size_t)i * (TESS__MAX_STATES + 1) + (size_t)k];
             if (got != need)
                 return fail_taken(l, p->name, k, got, need);
@@ -318,7 +340,7 @@ static tess_status load_with_room(loading *l, tess_checkpoint_info *info) {
 static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *given, tess_checkpoint_info *out) {
     tess_checkpoint_load_options o;
     tess_checkpoint_info info = { .struct_size = sizeof info };
-    loading l = { .t = t, .o = &o, .n_states = t->plan.setup.n_states };
+    loading l = { .t = t, .o = &o, .n_states = t->plan.layout.n_states };
     TRY(tess__copy_options("tess_checkpoint_load", &o, sizeof o, TESS__UP_TO(tess_checkpoint_load_options, own_bytes),
                            given));
     TRY(tess__pass_finish(t));

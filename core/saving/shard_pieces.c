@@ -40,11 +40,16 @@ static tess_status add_program(tess__shard_pieces *l, const char *name, const vo
 static tess_status add_owned(tess__shard_pieces *l, const tess *t, int32_t i, uint32_t of, int kind) {
     const tess__param *p = &t->plan.model.params[i];
     tess__owned o = tess__owned_at(t, of, i);
-    tess__piece_name name = { .kind = kind };
+    tess__piece_name name = { .kind = kind, .state = { .every = 1 } };
+    const tess_grain *step = &t->plan.layout.groups[p->group].step;
+    if (kind >= TESS__PIECE_STATE0 && !step->kernel)
+        name.state = step->state[kind - TESS__PIECE_STATE0];
+    uint64_t every = name.state.every;
     tess__span_elems part =
         tess__replica_part(&t->plan.layout.groups[p->group], t->comms.replica_rank, t->plan.setup.replicas);
+    part.first /= every;
     uint64_t from = o.piece.in_shard > part.first ? o.piece.in_shard : part.first;
-    uint64_t to = o.piece.in_shard + o.piece.elems, end = part.first + part.elems;
+    uint64_t to = o.piece.in_shard + o.piece.elems, end = part.first + part.elems / every;
     to = to < end ? to : end;
     if (!o.piece.elems || from >= to)
         return TESS_OK;
@@ -74,7 +79,7 @@ static tess_status add_all(tess__shard_pieces *l, const tess *t) {
             continue;
         }
         TRY(add_owned(l, t, i, TESS_OF_PARAM, TESS__PIECE_PARAM));
-        for (int32_t k = 0; t->plan.layout.groups[p->group].trainable && k < t->plan.setup.n_states; k++)
+        for (int32_t k = 0; k < (int32_t)t->plan.layout.groups[p->group].step.n_states; k++)
             TRY(add_owned(l, t, i, TESS_OF_MOMENT1 + (uint32_t)k, TESS__PIECE_STATE0 + k));
     }
     return TESS_OK;

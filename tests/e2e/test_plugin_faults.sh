@@ -25,6 +25,7 @@ comm() { caught "$faulty/comm_$1.so" "comm/$2" "${4:-20}" "$3"; }
 precision() { caught "$faulty/precision_$1.so" "$2" 20 "$3"; }
 wrap() { caught "$faulty/wrap_$1.so" 'wrap/*' 20 "$2"; }
 offload() { caught "$faulty/offload_$1.so" 'offload/*' 20 "$2"; }
+optimizer() { caught "$faulty/optimizer_$1.so" "optimizer/$2" 20 "$3"; }
 device() { caught "$faulty/device_$1.so" "device/$2" 20 "$3"; }
 
 # The file.
@@ -59,7 +60,7 @@ precision uses_store_in_open 'abi/open_is_local' 'open uses the key-value store'
 precision crashes_at_exit 'abi/table' 'killed by signal 6 \(Aborted\), in what runs when the process end'
 
 # What plugin.h promises of every kind: short error structs, and memory of the host booked, stated and given back.
-for kind in comm offload precision wrap device; do
+for kind in comm offload precision wrap optimizer device; do
   caught "$faulty/${kind}_short_error_unwritten.so" 'abi/other_error_sizes' 20 'an error struct of 32 bytes is not filled as far as it goes'
   caught "$faulty/${kind}_keeps_host_memory.so" 'abi/table' 20 'close leaves 4096 bytes of host->mem_alloc'
   caught "$faulty/${kind}_books_nowhere.so" 'abi/table' 20 'asks host->mem_alloc for category 0 and alignment 64, which it refuses'
@@ -123,6 +124,19 @@ offload pins_more 'region [0-9]+: more pinned than there is on the host'
 offload parts_states 'the states of unit [0-9]+ rest in different places'
 offload parts_masters 'the masters and their bf16 copy of unit [0-9]+ rest in different places'
 offload walks_by_sizeof 'place of longer structs says something else of region'
+
+# Optimizers.
+optimizer grain_of_zero 'descriptions' 'describe of 1 elements states grain 0, which is none'
+optimizer block_of_zero 'descriptions' 'states blocks of 0, expected a power of two'
+optimizer state_of_half_a_block 'descriptions' 'state 1 has a value for 32 elements, expected 1 or the block'
+optimizer states_alike 'descriptions' 'two states have the name momentum'
+optimizer describe_impure 'descriptions' 'describe says something else the second time'
+optimizer choice_unwritten 'descriptions' 'describe says something else the second time, or leaves a part unwritten'
+optimizer step_fails 'cut_anywhere' 'step of 1 elements gave TESS_E_DEVICE: no steps today'
+optimizer keeps_a_count 'cut_anywhere' 'cut: (the parameter has|state momentum has) other bits than in one piece'
+optimizer depends_on_cut 'cut_anywhere' 'state most has other bits than in one piece'
+optimizer writes_behind_piece 'nothing_else*' 'step writes outside of (its piece of )?the parameter'
+optimizer clears_gradient 'nothing_else*' 'step writes outside of its piece of the gradient'
 
 # Devices.
 device event_nothing 'event*' 'after event_wait the last byte is|a passed event is pending|came before the fill'

@@ -22,7 +22,7 @@ head -c 6000 "$SOURCE/README.md" >text
 small="gpt --data $work/text --layers 2 --heads 2 --width 16 --context 16 --steps 2 --seed 3"
 digest() { "$tessera" train $small --quiet --json "$@" | sed -n 's/.*"params_digest":"\([0-9a-f]*\)".*/\1/p'; }
 launcher=$(command -v ccache || true)
-for kind in comm offload precision wrap device; do
+for kind in comm offload precision wrap optimizer device; do
   expect 0 "$tessera" plugins new $kind my-$kind ./$kind/
   cmake -S $kind -B $kind/build -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_INSTALL_PREFIX="$prefix" \
     -DCMAKE_C_COMPILER_LAUNCHER="$launcher" -DCMAKE_C_FLAGS=-Werror >$kind.log 2>&1 || { cat $kind.log; fail "$kind: cmake"; }
@@ -52,6 +52,9 @@ if [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ]; then
   done
 fi
 [ "$(digest --precision my-precision)" = "$(digest --precision bf16)" ] || fail "my-precision is not bf16"
+own=$(digest --optimizer my-optimizer)
+[ -n "$own" ] && [ "$own" != "$base" ] && [ "$(digest --optimizer my-optimizer:beta=0.5)" != "$own" ] ||
+  fail "--optimizer my-optimizer and its beta change nothing: $own"
 code=0
 TESSERA_MY_PRECISION_WIRE=sideways digest --precision my-precision >out 2>err || code=$?
 grep -q 'wire is "sideways"\|MY_PRECISION_WIRE' err || fail "a bad value of the template's variable: $(cat err)"

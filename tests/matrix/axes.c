@@ -17,7 +17,7 @@ axis_values axes[N_AXES] = {
     [ACCUM] = { "accum", { "1", "2each", "2end", "4each", "4end" }, 5 },
     [CLIP] = { "clip", { "off", "on" }, 2 },
     [API] = { "api", { "blocks", "fused", "hooks" }, 3 },
-    [OPTIMIZER] = { "optimizer", { "adamw", "adam", "sgd", "adadelta" }, 4 },
+    [OPTIMIZER] = { "optimizer", { "adamw", "adam", "sgd", "adadelta", "lion", "adamw8bit:least=0" }, 6 },
     [GROUPS] = { "groups", { "1", "2" }, 2 },
     [PREFETCH] = { "prefetch", { "auto", "0", "1", "3" }, 4 },
     [DETERMINISTIC] = { "deterministic", { "0", "1" }, 2 },

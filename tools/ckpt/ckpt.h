@@ -41,10 +41,12 @@ typedef struct {
     int kind;      /* TESS__PIECE_… */
     int32_t param; /* in the manifest; or CKPT_… */
     uint64_t first, elems, file, tensor;
+    tess_state state; /* of a state: how it is kept */
 } ckpt_piece;
 typedef struct {
     tess__saved saved;
     ckpt_piece *pieces; /* by parameter, kind and first element */
+    int named;          /* some states have names: a plugin's */
     uint64_t n, capacity;
     tess__saved_file *open; /* the file that was read last */
     uint64_t open_index;
@@ -57,6 +59,10 @@ void ckpt_source_close(ckpt_source *);
 int ckpt_source_has(const ckpt_source *, int32_t param, int kind);
 /** Values as they are stored; parameter and kind are there. `tensor`: of its pieces, for the dtype. */
 tess_status ckpt_source_read(ckpt_source *, int32_t param, int kind, uint64_t first, uint64_t elems, void *out);
+/** How a parameter's state is kept; null: it has none of this kind. */
+const tess_state *ckpt_source_state(const ckpt_source *, int32_t param, int kind);
+/** How many values there are of a parameter's kind. */
+uint64_t ckpt_source_elems(const ckpt_source *, int32_t param, int kind);
 uint32_t ckpt_source_dtype(const ckpt_source *, int32_t param, int kind);
 uint64_t ckpt_source_common_bytes(const ckpt_source *);
 /** VALUE of the word "KEY=VALUE" in the text that `tessera train` leaves in a checkpoint; null: none. The caller frees

@@ -43,9 +43,10 @@ static void differ(comparison *c, const char *tensor, uint64_t element, const ch
 static tess_status compare_values(comparison *c, int32_t i, int32_t j, int kind) {
     const tess__tensor *t = &c->a.saved.manifest.params[i];
     uint32_t bytes = tess__tensor_dtype_bytes(ckpt_source_dtype(&c->a, i, kind));
+    uint64_t elems = ckpt_source_elems(&c->a, i, kind);
     char word[16], what[160];
-    for (uint64_t at = 0; at < t->elems; at += CHUNK_ELEMS) {
-        uint64_t n = t->elems - at < CHUNK_ELEMS ? t->elems - at : CHUNK_ELEMS, k = 0;
+    for (uint64_t at = 0; at < elems; at += CHUNK_ELEMS) {
+        uint64_t n = elems - at < CHUNK_ELEMS ? elems - at : CHUNK_ELEMS, k = 0;
         TRY(ckpt_source_read(&c->a, i, kind, at, n, c->left));
         TRY(ckpt_source_read(&c->b, j, kind, at, n, c->right));
         if (memcmp(c->left, c->right, n * bytes) == 0)
@@ -85,6 +86,9 @@ static tess_status compare_param(comparison *c, int32_t i) {
         snprintf(what, sizeof what, "%s: only in the %s", kind_name(kind, word), in_a ? "first" : "second");
         if (in_a != in_b)
             differ(c, t->name, 0, what);
+        else if (kind >= TESS__PIECE_STATE0 &&
+                 memcmp(ckpt_source_state(&c->a, i, kind), ckpt_source_state(&c->b, j, kind), sizeof(tess_state)) != 0)
+            differ(c, t->name, 0, "a state that is kept in another way");
         else
             TRY(compare_values(c, i, j, kind));
     }

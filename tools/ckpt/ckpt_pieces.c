@@ -43,7 +43,9 @@ static tess_status add(ckpt_source *s, const tool_names *names, uint64_t file, u
         param = strcmp(name.name, "common") == 0 ? CKPT_COMMON : CKPT_OWN;
     if (param < 0 && name.kind != TESS__PIECE_PROGRAM)
         return tess_fail(TESS_E_DATA, "%s: tensor '%s' is of no parameter of its manifest", s->saved.path, t->name);
-    s->pieces[s->n++] = (ckpt_piece){ name.kind, param, name.first, t->elems, file, index };
+    name.state.dtype = t->dtype;
+    s->named |= *name.state.name != 0;
+    s->pieces[s->n++] = (ckpt_piece){ name.kind, param, name.first, t->elems, file, index, name.state };
     return TESS_OK;
 }
 
@@ -54,6 +56,11 @@ static tess_status add_file(ckpt_source *s, const tool_names *names, uint64_t fi
     for (uint64_t i = 0; i < n; i++)
         TRY(add(s, names, file, i, &list[i]));
     return TESS_OK;
+}
+
+/* Values of the kind of this piece for so many elements. */
+static uint64_t values_of(uint64_t elems, const ckpt_piece *p) {
+    return p->kind >= TESS__PIECE_STATE0 && p->state.every ? (elems + p->state.every - 1) / p->state.every : elems;
 }
 
 /* Pieces of one parameter and kind lie end to end and make up all of it. */
@@ -70,16 +77,21 @@ static tess_status check_whole(const ckpt_source *s) {
             if (s->pieces[i].first != at)
                 return tess_fail(TESS_E_DATA, "%s: '%s': a piece begins at element %" PRIu64 ", expected %" PRIu64,
                                  s->saved.path, whole->name, s->pieces[i].first, at);
+            if (p->kind >= TESS__PIECE_STATE0 && memcmp(&s->pieces[i].state, &p->state, sizeof p->state) != 0)
+                return tess_fail(TESS_E_DATA, "%s: '%s': the pieces of a state are kept in two ways", s->saved.path,
+                                 whole->name);
             at += s->pieces[i].elems;
         }
-        if (at != whole->elems)
+        uint64_t all = values_of(whole->elems, p);
+        if (at != all)
             return tess_fail(TESS_E_DATA, "%s: '%s': its pieces have %" PRIu64 " elements, expected %" PRIu64,
-                             s->saved.path, whole->name, at, whole->elems);
+                             s->saved.path, whole->name, at, all);
     }
     return TESS_OK;
 }
 
-/* Every parameter has its values, and of its optimizer states all or, when it was frozen, none. */
+/* Every parameter has its values, and of its optimizer states all or, when it was frozen, none. A plugin may keep fewer
+ * of some parameters: the first ones. */
 static tess_status check_complete(const ckpt_source *s, int32_t param) {
     const tess__manifest *m = &s->saved.manifest;
     const tess__tensor *t = &m->params[param];
@@ -88,7 +100,8 @@ static tess_status check_complete(const ckpt_source *s, int32_t param) {
         return tess_fail(TESS_E_DATA, "%s: the value of '%s' is missing", s->saved.path, t->name);
     for (int k = 0; k < 4; k++)
         states |= ckpt_source_has(s, param, TESS__PIECE_STATE0 + k) << k;
-    if (states && states != (1 << (m->n_states < 4 ? m->n_states : 4)) - 1)
+    int all = (1 << (m->n_states < 4 ? m->n_states : 4)) - 1;
+    if (s->named ? states & (states + 1) || states > all : states && states != all)
         return tess_fail(TESS_E_DATA, "%s: not all of the %" PRIu64 " optimizer states of '%s' are there",
                          s->saved.path, m->n_states, t->name);
     return TESS_OK;
@@ -152,10 +165,21 @@ int ckpt_source_has(const ckpt_source *s, int32_t param, int kind) {
     return first_piece(s, param, kind) < s->n;
 }
 
+const tess_state *ckpt_source_state(const ckpt_source *s, int32_t param, int kind) {
+    uint64_t i = kind >= TESS__PIECE_STATE0 ? first_piece(s, param, kind) : s->n;
+    return i < s->n ? &s->pieces[i].state : NULL;
+}
+
+uint64_t ckpt_source_elems(const ckpt_source *s, int32_t param, int kind) {
+    uint64_t i = first_piece(s, param, kind), elems = s->saved.manifest.params[param].elems;
+    return i < s->n ? values_of(elems, &s->pieces[i]) : elems;
+}
+
 uint32_t ckpt_source_dtype(const ckpt_source *s, int32_t param, int kind) {
     if (kind == TESS__PIECE_PROGRAM)
         return TESS_U8;
-    return kind >= TESS__PIECE_STATE0 ? TESS_F32 : s->saved.manifest.params[param].dtype;
+    const tess_state *state = ckpt_source_state(s, param, kind);
+    return state ? state->dtype : s->saved.manifest.params[param].dtype;
 }
 
 tess_status ckpt_source_read(ckpt_source *s, int32_t param, int kind, uint64_t first, uint64_t elems, void *out) {

@@ -87,13 +87,17 @@ static tess_status list_file(const making *k, uint64_t w, uint64_t n, tess__tens
     tess_status status = list && from ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory for a list of pieces");
     for (uint64_t i = 0; !status && i < k->m.n_params; i++)
         for (int kind = TESS__PIECE_PARAM; !status && kind < TESS__PIECE_STATE0 + 4; kind++) {
-            uint64_t elems = k->m.params[i].elems, first = elems / n * w + (w < elems % n ? w : elems % n);
+            uint64_t elems = k->from ? ckpt_source_elems(k->from, (int32_t)i, kind) : k->m.params[i].elems;
+            uint64_t first = elems / n * w + (w < elems % n ? w : elems % n);
             uint64_t part = elems / n + (w < elems % n);
             if (kind == TESS__PIECE_PROGRAM || !has_kind(k, (int32_t)i, kind))
                 continue;
             if (kind == TESS__PIECE_BUFFER)
                 first = 0, part = w == 0 ? elems : 0;
+            const tess_state *state = k->from ? ckpt_source_state(k->from, (int32_t)i, kind) : NULL;
             tess__piece_name name = { .kind = kind, .first = first };
+            if (state)
+                name.state = *state;
             snprintf(name.name, sizeof name.name, "%s", k->m.params[i].name);
             if (!part)
                 continue;

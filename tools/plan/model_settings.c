@@ -112,11 +112,9 @@ const char *plan_fallback(const char *model, const char *key, char out[64]) {
 }
 
 static tess_status read_optimizer(train_settings *s) {
-    const char *name = s->optimizer;
-    tess_status status = tool_option_choice("optimizer", &name);
-    if (status != TESS_OK)
-        return status;
-    if (strcmp(name, s->optimizer) != 0) { /* another one than the model's own: its usual rate */
+    const char *name = tool_option_text("optimizer");
+    tess_status status = TESS_OK;
+    if (name && strcmp(name, s->optimizer) != 0) { /* another one than the model's own: its usual rate */
         s->optimizer = name;
         s->lr = strcmp(name, "adadelta") == 0 ? 1.0 : strcmp(name, "sgd") == 0 ? 0.01 : 1e-3;
         s->weight_decay = s->momentum = 0;
@@ -128,7 +126,7 @@ static tess_status read_optimizer(train_settings *s) {
         status = tool_option_real(keys[i], values[i]);
     if (status == TESS_OK && (s->lr < 0 || s->momentum < 0 || s->weight_decay < 0 || s->clip < 0))
         status = tess_fail(TESS_E_INVALID, "TESSERA_LR, _MOMENTUM, _WEIGHT_DECAY or _CLIP is negative");
-    if (status == TESS_OK && s->momentum > 0 && strcmp(s->optimizer, "sgd") != 0)
+    if (status == TESS_OK && s->momentum > 0 && strncmp(s->optimizer, "ada", 3) == 0)
         status =
             tess_fail(TESS_E_INVALID, "momentum is set, but only sgd has one and the optimizer is %s", s->optimizer);
     return status;

@@ -400,9 +400,10 @@ static tess_status reduce_group(sim *s, const tess__instr *in) {
 }
 
 /* Reads the gradient, updates the master and every state, writes the copy. */
-static double optimizer_bytes(const sim *s, const tess__group *g) {
+static double optimizer_bytes(const tess__group *g) {
     double copy = g->low_copy ? bytes_of(g->shard_elems, g->compute) : 0;
-    return (double)tess__shard_grad_bytes(g) + copy + (double)g->shard_elems * 4 * (2 + 2 * s->in->setup->n_states);
+    return (double)tess__shard_grad_bytes(g) + copy + (double)g->shard_elems * 8 +
+           2 * (double)tess__states_of(g, g->shard_elems);
 }
 
 /* The sum over microbatches of one shard: the part is read, the sum read and written. */
@@ -486,7 +487,7 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_NORM, (double)l->groups[i].shard_elems * 4));
     case TESS__NORM_REDUCE:
     case TESS__SHARE_BUFFERS: return post_and_wait(s, in);
-    case TESS__OPTIMIZE: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, optimizer_bytes(s, &l->groups[i]));
+    case TESS__OPTIMIZE: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, optimizer_bytes(&l->groups[i]));
     case TESS__PREFETCH: return fetch_group(s, in);
     case TESS__PREFETCH_WAIT: return wait_for_job(s, UP, in, &s->fetched[i]);
     case TESS__HOST_WAIT: return wait_for_job(s, DOWN, in, &s->on_host[i]);

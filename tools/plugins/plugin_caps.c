@@ -52,10 +52,32 @@ static void tell_device(const tess_device_ops *ops, void *ctx, each_fn each, voi
     TELL("memory", info.mem_mask, memories);
 }
 
+/* Asks about a matrix that no plugin takes for a small one. */
+static void tell_optimizer(const tess_optimizer_ops *ops, void *ctx, each_fn each, void *user) {
+    static const int64_t shape[2] = { 4096, 4096 };
+    static const char *const grains[] = { NULL, "element", "block" };
+    const tess_param_view param = { .struct_size = sizeof param,
+                                    .dtype = TESS_F32,
+                                    .name = "weight",
+                                    .elems = 4096 * 4096,
+                                    .shape = shape,
+                                    .ndim = 2 };
+    tess_grain grain = { .struct_size = sizeof grain };
+    const char *states[TESS_STATES_MOST];
+    tess_error e = { .struct_size = sizeof e };
+    if (ops->describe(ctx, &param, TESS_STEPS_MOMENTUM, &grain, &e) != TESS_OK || grain.n_states > TESS_STATES_MOST)
+        return;
+    for (uint32_t k = 0; k < grain.n_states; k++)
+        states[k] = grain.state[k].name;
+    TELL("grain", 1u << grain.grain, grains);
+    each(user, "states", states, (int)grain.n_states);
+}
+
 void plugin_capabilities(uint32_t kind, const void *ops, void *ctx, each_fn each, void *user) {
     switch (kind) {
     case TESS_KIND_COMM: tell_comm(ops, ctx, each, user); break;
     case TESS_KIND_DEVICE: tell_device(ops, ctx, each, user); break;
+    case TESS_KIND_OPTIMIZER: tell_optimizer(ops, ctx, each, user); break;
     default: break; /* the others have none */
     }
 }

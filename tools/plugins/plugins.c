@@ -27,7 +27,7 @@ static const char usage[] =
     "  info    one plugin: its capabilities, and the variables that it reads\n"
     "  check   tries out what a plugin promises; `tessera plugins check --help` has the options\n"
     "  new     writes a project into DIR that builds against an installed Tessera: KIND is comm,\n"
-    "          offload, precision, wrap or device, NAME is [a-z0-9_-]+\n"
+    "          offload, precision, wrap, device or optimizer, NAME is [a-z0-9_-]+\n"
     "\n"
     "Plugins are searched in TESSERA_PLUGIN_PATH, then where Tessera is installed.\n"
     "\n"

@@ -33,6 +33,8 @@ static const struct kind {
       "| `plugin.c` | memory, copies, the table |\n"
       "| `kernels.c` | the five kernels, as loops around Tessera's formulas, `formulas.h` |\n",
       "It takes no arguments and reads no variables." },
+    { "optimizer", "SOURCES plugin.c KIT", "-n 1", "| `plugin.c` | what a step makes of a piece of a parameter |\n",
+      "`TESSERA_@VARIABLE@_BETA=0.95` sets how much the momentum keeps; so does `:beta=0.95` behind the name." },
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
@@ -86,7 +88,7 @@ static int read_kind(const char *word, const struct kind **out) {
     }
     const char *near = tool_suggestion(word, names, KINDS);
     return refuse(TOOL_USAGE, "unknown kind '%s'%s", word,
-                  *near ? near : "; expected comm, offload, precision, wrap or device");
+                  *near ? near : "; expected comm, offload, precision, wrap, device or optimizer");
 }
 
 /* Identifiers in C begin with no digit; the keys of options have no underscore. */

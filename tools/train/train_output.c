@@ -344,6 +344,7 @@ static void put_summary(train_run *r, const tess_stats *stats) {
     json_string(j, "wrap", info.wrap);
     json_string(j, "strategy", info.strategy);
     json_string(j, "device", info.device);
+    json_string(j, "optimizer", info.optimizer);
     json_string(j, "activations", info.activations);
     json_int(j, "accum", r->s.accum);
     json_int(j, "threads", r->m->options.threads);

@@ -22,7 +22,7 @@ typedef struct { /* what was chosen, with "auto" resolved */
     int32_t shard_ranks, replicas; /* ranks that share one copy of the parameters, and how many copies there are */
     int32_t threads, accum, prefetch;
     uint32_t sync_each, deterministic, strict, plan_only;
-    int32_t n_states; /* fp32 optimizer states per element */
+    int32_t n_states; /* optimizer states; of a plugin, the most of a parameter, after tess_shard */
     uint64_t device_memory_bytes, host_memory_bytes; /* budgets; 0: none */
     int32_t mirror;      /* steps between images in memory; 0: none are made */
     uint32_t joins;      /* 1: in the place of a lost rank: nothing collective but tess_shard, then tess_recover */

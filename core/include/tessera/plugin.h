@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tessera/plugin.h: what a plugin author needs: the descriptor, the host table and the five vtables.
+/* tessera/plugin.h: what a plugin author needs: the descriptor, the host table and the six vtables.
  *
  * This one header is enough: C11 or C++17, no dependency, no link to the core. Stability: within one major version
  * structs and tables only grow at their end, and nothing is renumbered; see docs/abi.md.
@@ -48,7 +48,7 @@ extern "C" {
 #endif
 
 #define TESS_ABI_MAJOR 1
-#define TESS_ABI_MINOR 0 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 1 /* append-only; a break makes new *_v2 symbols */
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
 #define TESS_CAN(type, table, slot) (TESS_HAS(type, table, slot) && (table)->slot)
@@ -64,7 +64,7 @@ enum {
     TESS_E_LOST = -15, /* a rank was lost and tess_recover goes on without it; never from a plugin */
     TESS_E_NOT_FINITE = -16 /* a gradient, a parameter or a state is NaN or infinite; never from a plugin */
 };
-enum { TESS_KIND_COMM = 1, TESS_KIND_OFFLOAD, TESS_KIND_PRECISION, TESS_KIND_WRAP, TESS_KIND_DEVICE };
+enum { TESS_KIND_COMM = 1, TESS_KIND_OFFLOAD, TESS_KIND_PRECISION, TESS_KIND_WRAP, TESS_KIND_DEVICE, TESS_KIND_OPTIMIZER };
 enum { TESS_U8 = 1, TESS_I8, TESS_I32, TESS_I64, TESS_F16, TESS_BF16, TESS_F32, TESS_F64, TESS_F8E4M3, TESS_F8E5M2 };
 enum { TESS_SUM = 1, TESS_MIN, TESS_MAX };
 enum { TESS_MEM_HOST = 1, TESS_MEM_PINNED, TESS_MEM_CUDA, TESS_MEM_SHM };
@@ -473,6 +473,7 @@ typedef struct {
     const int64_t *shape;
     int32_t ndim, scope; /* scope: index in tess_model_view.modules; it, tied_to and flag 2 are 0 in choose */
     int32_t tied_to;     /* parameter index, itself when not tied */
+    int32_t reserved, group, reserved2; /* group: tess_param_options.optimizer_group; since 1.1, 0 in wrap */
 } tess_param_view;
 /* Dtypes of one parameter; parameters of a unit with equal choices form one group. master: what the optimizer updates;
  * compute: what kernels read; gather: what travels in all_gather, equal to compute; grad_local: what kernels add to;
@@ -545,6 +546,54 @@ typedef struct {
     tess_status (*place)(void *ctx, const tess_plan_env *, const tess_region *, uint32_t n, tess_placement *out, tess_error *);
 } tess_offload_ops;
 
+/* ---- optimizer, since 1.1: what a step makes of a parameter; the core moves, plans and times ----- */
+/* The core cuts a parameter into pieces of whole grains: between ranks, between threads, and to keep a piece in the cache.
+ * The bits of a step therefore depend on no element outside the grain. */
+enum {
+    TESS_GRAIN_ELEMENT = 1, /* each element by itself */
+    TESS_GRAIN_BLOCK        /* `block` elements at a time, counted from the parameter's first; the last may be shorter */
+};
+enum { TESS_STATES_MOST = 4, TESS_BLOCK_MOST = 8192 };
+/* One state of a parameter: a value of `dtype` for `every` elements, which is 1, or the block. Zero at first. name: [a-z0-9_]+,
+ * under which checkpoints keep it. What is state number k has the same name and the same `every` in all parameters. Held by
+ * value: 40 bytes, frozen. */
+typedef struct {
+    uint32_t dtype, every;
+    char name[32];
+} tess_state;
+/* kernel: 0, or TESS_OPT_… where the step is just what the device's kernel of that number does: then that runs, on any
+ * device, and not the plugin's step. It is the same number for all parameters that have one. */
+typedef struct {
+    uint32_t struct_size, grain, block, kernel, n_states, reserved; /* block: a power of two; 0 with the grain of an element */
+    tess_state state[TESS_STATES_MOST];
+} tess_grain;
+/* A piece: `elems` elements of one parameter from its element `first` on. grad: the averaged gradient, scaled and clipped.
+ * state[k]: from the value of `first` on. Numbers are as the program has written them, 0.1 and not 0.1f; lr and weight_decay
+ * are those of the parameter's group; what the program did not give is 0. */
+typedef struct {
+    uint32_t struct_size, reserved;
+    const tess_param_view *param;
+    uint64_t first, elems, step; /* step: from 1 */
+    double lr, weight_decay, momentum, beta1, beta2, eps, rho;
+    float *master;
+    const float *grad;
+    void *state[TESS_STATES_MOST];
+} tess_optimizer_piece;
+enum { TESS_STEPS_MOMENTUM = 1 /* the program's steps come with a momentum (tess_options.momentum) */ };
+typedef struct {
+    uint32_t struct_size;
+    uint16_t abi_major, abi_minor;
+    void (*close)(void *ctx);                                                  /* see tess_plugin_open_v1 */
+    /* [pure] How a trainable parameter is stepped. flags: TESS_STEPS_…. TESS_E_UNSUPPORTED: not this parameter; the message
+     * need not name it, the core does. Required. */
+    tess_status (*describe)(void *ctx, const tess_param_view *, uint32_t flags, tess_grain *out, tess_error *);
+    /* Steps one piece: changes master and states in place, in host memory, and nothing else. Done when it returns. Any thread,
+     * several at once on other pieces, so that it only reads ctx; no allocation. A result that is NaN or infinite is no error:
+     * the core looks for it. TESS_E_INVALID: a number that the program gave is out of range; then nothing was changed.
+     * Default: every parameter needs a kernel. */
+    tess_status (*step)(void *ctx, const tess_optimizer_piece *, tess_error *);
+} tess_optimizer_ops;
+
 /* ---- layout, pinned ----------------------------------------------------------------------------- */
 /* A struct may grow at its end, with the minor version; where a field lies never changes. */
 #if UINTPTR_MAX > 0xffffffffu
@@ -570,7 +619,7 @@ TESS_PIN(tess_segment, 32, lr, 4, momentum, 28);
 TESS_PIN(tess_optimizer, 72, beta1, 32, not_finite, 64);
 TESS_PIN(tess_kernel, 120, out2, 40, scratch_bytes, 112);
 TESS_PIN(tess_device_ops, 224, stream_create, 64, range_pop, 216);
-TESS_PIN(tess_param_view, 56, elems, 24, tied_to, 48);
+TESS_PIN(tess_param_view, 64, elems, 24, reserved2, 60);
 TESS_PIN(tess_precision_choice, 28, grad_wire, 20, accumulate, 24);
 TESS_PIN(tess_precision_ops, 24, close, 8, choose, 16);
 TESS_PIN(tess_module_view, 48, order, 20, subtree_elems, 40);
@@ -580,6 +629,10 @@ TESS_PIN(tess_wrap_ops, 24, close, 8, assign, 16);
 TESS_PIN(tess_region, 40, unit, 16, bytes, 32);
 TESS_PIN(tess_placement, 32, rest, 4, pinned_bytes, 24);
 TESS_PIN(tess_offload_ops, 24, close, 8, place, 16);
+TESS_PIN(tess_state, 40, every, 4, name, 8);
+TESS_PIN(tess_grain, 184, kernel, 12, state, 24);
+TESS_PIN(tess_optimizer_piece, 144, step, 32, state, 112);
+TESS_PIN(tess_optimizer_ops, 32, close, 8, step, 24);
 #undef TESS_PIN
 #endif
 

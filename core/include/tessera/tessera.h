@@ -69,7 +69,7 @@ typedef struct { /* the environment wins over these, unless flags say otherwise:
     uint32_t struct_size;
     uint32_t pointer_mem; /* 1 << TESS_MEM_…: memory my code can read; 0: host only. Another device is refused */
     const char *comm, *offload, *precision, *wrap, *strategy, *device; /* as in TESSERA_COMM and so on; null: default */
-    const char *optimizer; /* "sgd", "adam", "adamw" (default), "adadelta", "own", "none": decides the planned state */
+    const char *optimizer; /* "sgd", "adam", "adamw" (default), "adadelta", a plugin, "own", "none": decides the planned state */
     float momentum;        /* sgd: not 0 plans a momentum state */
     int32_t accum;         /* microbatches per step and rank, 0: 1; or give `microbatches` */
     uint64_t device_memory_bytes; /* budget per rank; 0: none */

@@ -254,7 +254,7 @@ static void test_layout__what_is_not_wholly_locked_in_memory_is_pageable(void **
             plan_init(&p, 2);
             plan_scope(&p, "a");
             plan_param(&p, "a.w", 100, 0);
-            assert_int_equal(tess__setup_optimizer(&p.setup, "adamw", 0), TESS_OK);
+            p.setup.optimizer = TESS_OPT_ADAMW, p.setup.n_states = 2;
             p.setup.offload = &offload;
             assert_int_equal(plan_wrap(&p, tess__wrap_scopes_open, ""), TESS_OK);
             assert_int_equal(tess__layout_build(&p.model, &p.setup, p.unit, p.n_units, &p.layout), TESS_OK);
@@ -282,17 +282,113 @@ static void test_setup__strategies_that_cannot_be_are_refused_by_name(void **sta
     }
     assert_int_equal(tess__setup_strategy(&s, "hybrid_grad_op:6"), TESS_OK);
     assert_true(s.keep_forward && s.shard_ranks == 6 && s.replicas == 2);
-    assert_int_equal(tess__setup_optimizer(&s, "rmsprop", 0), TESS_E_INVALID);
-    assert_non_null(strstr(tess_last_error(), "TESSERA_OPTIMIZER=rmsprop"));
-    assert_int_equal(tess__setup_optimizer(&s, "sgd", 0), TESS_OK);
-    assert_int_equal(s.n_states, 0);
-    assert_int_equal(tess__setup_optimizer(&s, "sgd", 1), TESS_OK);
-    assert_int_equal(s.n_states, 1);
+}
+
+/* ---- how an optimizer plugin steps ---- */
+
+static tess_grain grain;
+static int small_apart; /* parameters of less than 200 elements have one fp32 state of each element */
+static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags, tess_grain *out, tess_error *e) {
+    (void)ctx, (void)flags, (void)e;
+    *out = grain;
+    if (small_apart && p->elems < 200)
+        *out = (tess_grain){ .grain = TESS_GRAIN_ELEMENT, .n_states = 1, .state = { { TESS_F32, 1, "code" } } };
+    return TESS_OK;
+}
+static tess_status no_step(void *ctx, const tess_optimizer_piece *p, tess_error *e) {
+    (void)ctx, (void)p, (void)e;
+    return TESS_OK;
+}
+static tess_optimizer_ops stepping = { .struct_size = sizeof stepping, .describe = describe, .step = no_step };
+static const tess_grain blocks = {
+    .grain = TESS_GRAIN_BLOCK,
+    .block = 256,
+    .n_states = 2,
+    .state = { { TESS_U8, 1, "code" }, { TESS_F32, 256, "most" } },
+};
+
+static tess_status layout_of(plan *p) {
+    plan_init(p, 3);
+    plan_scope(p, "a");
+    plan_param(p, "a.w", 1000, 0);
+    plan_param(p, "a.b", 100, 0);
+    plan_param(p, "a.v", 300, 0);
+    plan_param(p, "a.frozen", 100, TESS_FROZEN);
+    p->setup.optimizer = TESS__OPT_PLUGIN;
+    p->setup.step = &stepping;
+    p->setup.step_name = "odd";
+    assert_int_equal(plan_wrap(p, tess__wrap_scopes_open, ""), TESS_OK);
+    return tess__layout_build(&p->model, &p->setup, p->unit, p->n_units, &p->layout);
+}
+
+static void test_layout__shards_end_on_an_optimizers_blocks(void **state) {
+    (void)state;
+    plan p;
+    grain = blocks;
+    small_apart = 0;
+    assert_int_equal(layout_of(&p), TESS_OK);
+    const tess__group *g = &p.layout.groups[0], *frozen = &p.layout.groups[1];
+    assert_int_equal(p.layout.n_groups, 2);
+    assert_int_equal(p.model.params[1].offset, 1024);
+    assert_int_equal(p.model.params[2].offset, 1280);
+    assert_int_equal(g->shard_elems, 768); /* 1580 on three ranks, in blocks of 256 */
+    assert_int_equal(tess__state_bytes(g, 0), 768);
+    assert_int_equal(tess__state_bytes(g, 1), 3 * 4);
+    assert_int_equal(tess__states_of(g, 256), 256 + 4);
+    assert_int_equal(tess__replica_part(g, 1, 2).first, 256);
+    assert_int_equal(frozen->shard_elems, 64);
+    assert_int_equal(frozen->step.n_states, 0);
+    plan_free(&p);
+}
+
+static void test_layout__parameters_stepped_otherwise_are_a_group(void **state) {
+    (void)state;
+    plan p;
+    grain = blocks;
+    small_apart = 1;
+    assert_int_equal(layout_of(&p), TESS_OK);
+    assert_int_equal(p.layout.n_groups, 3);
+    assert_int_equal(p.layout.n_states, 2);
+    assert_int_equal(p.model.params[0].group, p.model.params[2].group);
+    const tess__group *small = &p.layout.groups[p.model.params[1].group];
+    assert_int_equal(small->shard_elems, 64);
+    assert_int_equal(tess__state_bytes(small, 0), 256);
+    plan_free(&p);
+}
+
+static void step_refused(const char *text) {
+    plan p;
+    assert_int_equal(layout_of(&p), TESS_E_UNSUPPORTED);
+    if (!strstr(tess_last_error(), text))
+        fail_msg("'%s' has no '%s'", tess_last_error(), text);
+    plan_free(&p);
+    grain = blocks;
+}
+
+static void test_layout__what_no_step_can_be_is_refused(void **state) {
+    (void)state;
+    small_apart = 0;
+    grain = blocks, grain.grain = 0, step_refused("parameter \"a.w\": optimizer odd states no grain that is known");
+    grain.block = 0, step_refused("a block that is no power of two");
+    grain.block = 192, step_refused("a block that is no power of two");
+    grain.block = 2 * TESS_BLOCK_MOST, step_refused("a block that is no power of two");
+    grain.grain = TESS_GRAIN_ELEMENT, step_refused("or one beside the grain of an element");
+    grain.n_states = 5, step_refused("more than 4 states");
+    grain.state[0].dtype = 99, step_refused("without a known dtype");
+    grain.state[1].every = 128, step_refused("another `every` than 1 and its block");
+    grain.state[0].name[0] = 0, step_refused("a name of [a-z0-9_]");
+    grain.kernel = 9, step_refused("a kernel that no device has");
+    stepping.step = NULL, step_refused("has no step, and names no kernel"), stepping.step = no_step;
+    small_apart = 1;
+    snprintf(grain.state[0].name, sizeof grain.state[0].name, "other"), step_refused("another state than for");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout__offsets_and_shards_are_multiples_of_64),
+        cmocka_unit_test(test_layout__shards_end_on_an_optimizers_blocks),
+        cmocka_unit_test(test_layout__parameters_stepped_otherwise_are_a_group),
+        cmocka_unit_test(test_layout__what_no_step_can_be_is_refused),
         cmocka_unit_test(test_layout__pieces_hold_every_element_once),
         cmocka_unit_test(test_layout__only_a_whole_shard_is_read_in_place),
         cmocka_unit_test(test_layout__aliases_share_and_buffers_lie_outside),

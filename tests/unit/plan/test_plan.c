@@ -19,7 +19,7 @@ static tess__plan_wrap wrap_of(plan_wrap_open open, const char *text) {
 
 static void declare(tess__plan *p, plan *f, int32_t nranks) {
     plan_init(f, nranks);
-    assert_int_equal(tess__setup_optimizer(&f->setup, "adamw", 0), TESS_OK);
+    f->setup.optimizer = TESS_OPT_ADAMW, f->setup.n_states = 2;
     plan_scope(f, "a");
     plan_scope(f, "b");
     assert_int_equal(plan_param(f, "a.w", 1000, 0), TESS_OK);
@@ -88,7 +88,7 @@ static void plan_blocks(tess__plan *p, plan *f, int step_in_pass, uint64_t saved
     static const char *const names[] = { "a", "b" };
     plan_init(f, 1);
     f->setup.step_in_pass = f->setup.no_clip = step_in_pass;
-    assert_int_equal(tess__setup_optimizer(&f->setup, "sgd", 0), TESS_OK);
+    f->setup.optimizer = TESS_OPT_SGD;
     for (int i = 0; i < 2; i++) {
         tess_block_options o = { .struct_size = sizeof o,
                                  .name = names[i],
@@ -171,7 +171,7 @@ static uint64_t bytes_with_flags(uint32_t flags, uint64_t third_output) {
     plan f;
     plan_init(&f, 1);
     f.setup.step_in_pass = f.setup.no_clip = 1;
-    assert_int_equal(tess__setup_optimizer(&f.setup, "sgd", 0), TESS_OK);
+    f.setup.optimizer = TESS_OPT_SGD;
     for (int i = 0; i < 4; i++) {
         char param[8];
         tess_block_options o = { .struct_size = sizeof o, .name = names[i], .forward = no_block, .backward = no_block };

@@ -116,15 +116,17 @@ static tess_status refuse_part(void *user, const tess__image_part *p) {
 
 static void test_mirror__an_image_holds_every_shard_its_states_and_buffers(void **state) {
     (void)state;
-    tess__setup s = { .align = 64, .n_states = 2 };
-    tess__group groups[] = { { .shard_elems = 10, .master = TESS_F32, .trainable = 1 },
+    tess__setup s = { .align = 64 };
+    const tess_grain two = { .n_states = 2, .state = { { TESS_F32, 1, "" }, { TESS_F32, 1, "" } } };
+    const tess_grain blocks = { .n_states = 2, .state = { { TESS_U8, 1, "" }, { TESS_F32, 8, "" } } };
+    tess__group groups[] = { { .shard_elems = 10, .master = TESS_F32, .step = two },
                              { .shard_elems = 33, .master = TESS_BF16 }, /* frozen */
-                             { .shard_elems = 16, .master = TESS_F64, .trainable = 1 } };
+                             { .shard_elems = 16, .master = TESS_F64, .step = blocks } };
     tess__layout l = { .groups = groups, .n_groups = 3, .buffer_bytes = 12 };
     const tess__image_part want[] = { { TESS__MASTER, 0, 0, 40 },       { TESS__STATE0, 0, 64, 40 },
                                       { TESS__STATE0 + 1, 0, 128, 40 }, { TESS__MASTER, 1, 192, 66 },
-                                      { TESS__MASTER, 2, 320, 128 },    { TESS__STATE0, 2, 448, 64 },
-                                      { TESS__STATE0 + 1, 2, 512, 64 }, { TESS__BUFFERS, 0, 576, 12 } };
+                                      { TESS__MASTER, 2, 320, 128 },    { TESS__STATE0, 2, 448, 16 },
+                                      { TESS__STATE0 + 1, 2, 512, 8 },  { TESS__BUFFERS, 0, 576, 12 } };
     enum { N = sizeof want / sizeof want[0] };
     tess__image_part got[N + 1], *at = got;
     assert_int_equal(tess__image_each(&s, &l, note_part, &at), TESS_OK);

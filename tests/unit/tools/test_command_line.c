@@ -120,7 +120,7 @@ static void test_common__malformed_values_are_refused_in_one_line(void **state) 
                                      { "--accum", "1.5" },
                                      { "--clip", "nan" },
                                      { "--momentum", "2" },
-                                     { "--optimizer", "sgs" },
+                                     { "--on-nan", "stp" },
                                      { "--seed", "-1" },
                                      { "--log", "loud" },
                                      { "--quiet=maybe", "x" },

@@ -14,6 +14,7 @@ const check_suite check_suites[] = {
     { "device", TESS_KIND_DEVICE, 0, check_cases_device_kernels },
     { "device", TESS_KIND_DEVICE, 0, check_cases_device_graphs },
     { "offload", TESS_KIND_OFFLOAD, 0, check_cases_offload },
+    { "optimizer", TESS_KIND_OPTIMIZER, 0, check_cases_optimizer },
     { "precision", TESS_KIND_PRECISION, 0, check_cases_precision },
     { "wrap", TESS_KIND_WRAP, 0, check_cases_wrap },
     { 0 },

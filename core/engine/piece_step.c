@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The step of an optimizer plugin, piece by piece, in host memory. A piece is short, so that the search for NaN and the
+ * low-precision copy read it from the cache. */
+#include "state.h"
+
+#include "base/status.h"
+#include "kit/formulas.h"
+#include "kernels/kernels.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum { PIECE_ELEMS = TESS_BLOCK_MOST };
+
+typedef struct {
+    const tess *t;
+    const tess__group *group;
+    int32_t index;       /* of the group */
+    tess__cast_fn widen; /* null: the gradient is fp32 */
+    tess__cast_fn low;   /* null: no low-precision copy */
+    float grad_scale;
+    tess_optimizer_piece common; /* what all pieces have */
+    atomic_int failed;
+    tess_status status; /* with `error`, of the first that failed */
+    tess_error error;
+} stepping;
+
+static void *at_value(const stepping *x, int role, uint32_t dtype, uint64_t value) {
+    return (char *)tess__address_of(x->t, role, x->index) + value * tess_dtype_bytes(dtype);
+}
+
+static void note_failure(stepping *x, tess_status status, const tess_error *e) {
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&x->failed, &none, 1))
+        return;
+    x->status = status;
+    x->error = *e;
+}
+
+/* Keeps the first step that left something, as the device's kernels do. */
+static void note_not_finite(const stepping *x, const tess_optimizer_piece *p) {
+    const tess_grain *g = &x->group->step;
+    int64_t none = 0, *at = x->t->step.kernel.not_finite;
+    int finite = tess__all_finite(p->master, TESS_F32, p->elems);
+    for (uint32_t k = 0; finite && k < g->n_states; k++)
+        finite = tess__all_finite(p->state[k], g->state[k].dtype, tess__values_of(p->elems, g->state[k].every));
+    if (at && !finite)
+        __atomic_compare_exchange_n(at, &none, (int64_t)p->step, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+static const float *gradient(const stepping *x, uint64_t first, uint64_t elems, float *room) {
+    const float *from = at_value(x, TESS__SHARD_GRAD, x->group->grad_shard, first);
+    if (!x->widen && x->grad_scale == 1.0f)
+        return from;
+    if (x->widen) {
+        x->widen(from, room, elems);
+        from = room;
+    }
+    for (uint64_t i = 0; x->grad_scale != 1.0f && i < elems; i++)
+        room[i] = from[i] * x->grad_scale;
+    return room;
+}
+
+/* Steps elements [first, first + p->elems) of the shard. */
+static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first) {
+    _Alignas(64) float room[PIECE_ELEMS];
+    const tess__setup *s = &x->t->plan.setup;
+    const tess_grain *g = &x->group->step;
+    tess_error e = { .struct_size = sizeof e, .rank = -1 };
+    p->master = at_value(x, TESS__MASTER, TESS_F32, first);
+    p->grad = gradient(x, first, p->elems, room);
+    for (uint32_t k = 0; k < g->n_states; k++)
+        p->state[k] = at_value(x, TESS__STATE0 + (int)k, g->state[k].dtype, first / g->state[k].every);
+    tess_status status = s->step->step(s->step_ctx, p, &e);
+    if (status) {
+        note_failure(x, status, &e);
+        return;
+    }
+    note_not_finite(x, p);
+    if (x->low)
+        x->low(p->master, at_value(x, TESS__LOW_COPY, TESS_BF16, first), p->elems);
+}
+
+/* The settings of the optimizer group whose run has this element of the shard. */
+static const tess_segment *settings_of(const stepping *x, uint64_t first) {
+    const tess__step *s = &x->t->step;
+    const tess_segment *at = &s->segments[s->first_segment[x->index]];
+    while (first >= at->first + at->elems)
+        at++;
+    return at;
+}
+
+/* Steps the part [first, end) of the shard as far as it lies in one parameter. */
+static void step_param(stepping *x, const tess__param *p, const tess__piece *own, uint64_t first, uint64_t end) {
+    const tess_param_view view = tess__param_view_of(p);
+    const tess_segment *of = settings_of(x, own->in_shard);
+    tess_optimizer_piece of_param = x->common;
+    of_param.param = &view;
+    of_param.lr = tess_decimal_of_f32(of->lr);
+    of_param.weight_decay = tess_decimal_of_f32(of->weight_decay);
+    uint64_t from = first > own->in_shard ? first : own->in_shard;
+    uint64_t to = own->in_shard + own->elems < end ? own->in_shard + own->elems : end;
+    for (; from < to && !atomic_load(&x->failed); from += PIECE_ELEMS) {
+        tess_optimizer_piece piece = of_param;
+        piece.first = own->in_param + (from - own->in_shard);
+        piece.elems = to - from < PIECE_ELEMS ? to - from : PIECE_ELEMS;
+        step_piece(x, &piece, from);
+    }
+}
+
+/* A part is a run of pads, so that no grain is cut. */
+static void step_part(void *user, uint64_t first, uint64_t pads) {
+    stepping *x = user;
+    const tess__layout *l = &x->t->plan.layout;
+    uint64_t from = first * x->group->pad, end = from + pads * x->group->pad;
+    for (int32_t i = 0; i < x->group->n_params; i++) {
+        const tess__param *p = &x->t->plan.model.params[l->order[x->group->first_param + i]];
+        tess__piece own = tess__layout_piece(l, p, x->t->comms.shard_rank);
+        if (own.elems)
+            step_param(x, p, &own, from, end);
+    }
+}
+
+tess_status tess__step_pieces(tess *t, int32_t g, tess__pool *pool) {
+    const tess__group *group = &t->plan.layout.groups[g];
+    const tess_optimizer_options *said = &t->step.said;
+    stepping x = { .t = t,
+                   .group = group,
+                   .index = g,
+                   .widen = group->grad_shard == TESS_F32 ? NULL : tess__cast_find(group->grad_shard, TESS_F32, 0),
+                   .low = group->low_copy ? tess__cast_find(TESS_F32, TESS_BF16, 0) : NULL,
+                   .grad_scale = t->step.kernel.grad_scale,
+                   .common = { .struct_size = sizeof x.common,
+                               .step = t->step.kernel.step,
+                               .momentum = tess_decimal_of_f32(said->momentum),
+                               .beta1 = tess_decimal_of_f32(said->beta1),
+                               .beta2 = tess_decimal_of_f32(said->beta2),
+                               .eps = tess_decimal_of_f32(said->eps),
+                               .rho = tess_decimal_of_f32(said->rho) } };
+    tess__pool_run(pool, group->shard_elems / group->pad, (TESS__KERNEL_LEAST_ELEMS + group->pad - 1) / group->pad,
+                   step_part, &x);
+    return x.status
+               ? tess__plugin_failed(x.status, TESS_KIND_OPTIMIZER, t->selection.plugins[TESS_KIND_OPTIMIZER], &x.error)
+               : TESS_OK;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* optimizer-lion: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2. */
+#include "plugin_base.h"
+
+#include <stdlib.h>
+
+TESS_DESCRIPTOR(1u << TESS_KIND_OPTIMIZER, "lion", TESSERA_PLUGIN_VERSION, "BSD-3-Clause", "");
+
+enum { BETA1, BETA2, N_OPTIONS };
+TESS_OPTIONS(options) = {
+    { sizeof options[0], TESS_OPTION_REAL, 0, 0.999999, "lion-beta1", "0.9", "",
+      "share of the momentum in the update" },
+    { sizeof options[0], TESS_OPTION_REAL, 0, 0.999999, "lion-beta2", "0.99", "", "share that the momentum keeps" },
+};
+static const kit_options readable = { "optimizer lion", "lion-", options, N_OPTIONS, NULL };
+
+typedef struct {
+    kit_option beta[N_OPTIONS];
+} settings;
+
+static void lion_close(void *ctx) {
+    free(ctx);
+}
+
+static tess_status lion_describe(void *ctx, const tess_param_view *param, uint32_t flags, tess_grain *out,
+                                 tess_error *error) {
+    (void)ctx, (void)param, (void)flags, (void)error;
+    const tess_grain grain = { .grain = TESS_GRAIN_ELEMENT, .n_states = 1, .state = { { TESS_F32, 1, "exp_avg" } } };
+    TESS_GIVE(out, &grain);
+    return TESS_OK;
+}
+
+/* The user's setting, else the program's number, else the usual one. */
+static double beta_of(const kit_option *o, double said) {
+    return !o->is_set && said > 0 ? said : o->value.real;
+}
+
+/* Without branches, so that the compiler can vectorise the loop. NaN has no sign: 0. */
+static inline float sign_of(float x) {
+    return (float)(x > 0) - (float)(x < 0);
+}
+
+static tess_status lion_step(void *ctx, const tess_optimizer_piece *p, tess_error *error) {
+    const settings *s = ctx;
+    const double beta1 = beta_of(&s->beta[BETA1], p->beta1), beta2 = beta_of(&s->beta[BETA2], p->beta2);
+    if (beta1 >= 1 || beta2 >= 1)
+        return tess_plugin_fail(error, TESS_E_INVALID, "optimizer lion: beta1 %g and beta2 %g, expected less than 1",
+                                beta1, beta2);
+    const float b1 = (float)beta1, c1 = (float)(1 - beta1), b2 = (float)beta2, c2 = (float)(1 - beta2);
+    const float shrink = (float)(1 - p->lr * p->weight_decay), lr = (float)p->lr;
+    const float *restrict g = p->grad;
+    float *restrict x = p->master, *restrict m = p->state[0];
+    for (uint64_t i = 0; i < p->elems; i++) {
+        x[i] = x[i] * shrink - lr * sign_of(b1 * m[i] + c1 * g[i]);
+        m[i] = b2 * m[i] + c2 * g[i];
+    }
+    return TESS_OK;
+}
+
+static const tess_optimizer_ops ops = {
+    .struct_size = sizeof ops,
+    .abi_major = TESS_ABI_MAJOR,
+    .abi_minor = TESS_ABI_MINOR,
+    .close = lion_close,
+    .describe = lion_describe,
+    .step = lion_step,
+};
+
+tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {
+    if (kind != TESS_KIND_OPTIMIZER)
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "plugin lion offers optimizer only");
+    settings *s = calloc(1, sizeof *s);
+    if (!s)
+        return tess_plugin_fail(error, TESS_E_NOMEM, "optimizer lion: no memory to open");
+    tess_status status = kit_options_read(&readable, host, s->beta, error);
+    if (status < 0) {
+        free(s);
+        return status;
+    }
+    *out = &ops;
+    *ctx = s;
+    return TESS_OK;
+}

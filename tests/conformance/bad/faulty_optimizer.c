@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* An optimizer plugin: sign descent with a momentum in fp32 and the largest gradient of each block of 64. */
+#include <math.h>
+
+#include "faulty.h"
+
+FAULTY_NOTE(TESS_KIND_OPTIMIZER);
+
+enum { BLOCK = 64 };
+
+static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags, tess_grain *out, tess_error *e) {
+    tess_grain grain = { .grain = TESS_GRAIN_BLOCK,
+                         .block = BLOCK,
+                         .n_states = 2,
+                         .state = { { TESS_F32, 1, "momentum" }, { TESS_F32, BLOCK, "most" } } };
+    (void)ctx, (void)p, (void)flags, (void)e;
+#ifdef FAULT_GRAIN_OF_ZERO
+    grain.grain = 0;
+#endif
+#ifdef FAULT_BLOCK_OF_ZERO
+    grain.block = 0;
+#endif
+#ifdef FAULT_STATE_OF_HALF_A_BLOCK
+    grain.state[1].every = BLOCK / 2;
+#endif
+#ifdef FAULT_STATES_ALIKE
+    memcpy(grain.state[1].name, "momentum", 9);
+#endif
+#ifdef FAULT_DESCRIBE_IMPURE
+    static uint32_t times;
+    grain.n_states = 1 + times++ % 2;
+#endif
+#ifdef FAULT_CHOICE_UNWRITTEN
+    out->grain = grain.grain, out->block = grain.block, out->n_states = 0, out->kernel = 0;
+#else
+    give(out, out->struct_size, &grain, sizeof grain);
+#endif
+    return TESS_OK;
+}
+
+static tess_status step(void *ctx, const tess_optimizer_piece *p, tess_error *e) {
+    float *m = p->state[0], *most = p->state[1];
+    (void)ctx, (void)e;
+#ifdef FAULT_STEP_FAILS
+    return failed(e, TESS_E_DEVICE, "no steps today");
+#endif
+#ifdef FAULT_KEEPS_A_COUNT
+    static float count;
+    count += 1;
+    m[0] += count;
+#endif
+    for (uint64_t i = 0; i < p->elems; i++) {
+        uint64_t block = i / BLOCK;
+#ifdef FAULT_DEPENDS_ON_CUT /* blocks are counted from the piece, and a piece is taken for all there is */
+        block = 0;
+#endif
+        most[block] = fmaxf(most[block], fabsf(p->grad[i]));
+        m[i] = 0.9f * m[i] + p->grad[i];
+        p->master[i] -= (float)p->lr * (m[i] + (float)p->weight_decay * p->master[i]);
+    }
+#ifdef FAULT_WRITES_BEHIND_PIECE
+    p->master[p->elems] = 1;
+#endif
+#ifdef FAULT_CLEARS_GRADIENT
+    memset((float *)(uintptr_t)p->grad, 0, 4 * p->elems);
+#endif
+    return TESS_OK;
+}
+
+static const tess_optimizer_ops ops = {
+    .struct_size = sizeof ops,
+    .abi_major = TESS_ABI_MAJOR,
+    .abi_minor = TESS_ABI_MINOR,
+    .describe = describe,
+    .step = step,
+};
+
+tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *e) {
+    if (kind != TESS_KIND_OPTIMIZER)
+        return failed(e, TESS_E_UNSUPPORTED, "faulty offers optimizer only");
+    take_at_open(host);
+    *out = &ops;
+    *ctx = NULL;
+    return TESS_OK;
+}

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 300
+# processors: 2
+# Optimizer plugins. Deterministic, one digest of each whatever the ranks, strategy, units, offload, threads and precision of
+# the wire's copy; planned bytes are the measured ones and no step allocates but for a save. Checkpoints hold the states by name: a run goes
+# on from them on other ranks, also after `ckpt reshard`, and another optimizer refuses them. What a plugin says wrongly is
+# one line.
+. "$SOURCE/tests/e2e/lib.sh"
+[ -f "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skip: comm-gloo is not built here"; exit 77; }
+"$TESSERA" train --help 2> /dev/null | grep -q gpt || { echo "skip: the reference models are not built here"; exit 77; }
+export TESSERA_LOG=error TESSERA_DETERMINISTIC=1
+faulty=$BUILD/tests/conformance/bad/faulty
+head -c 20000 "$SOURCE/README.md" > text
+# Width 72: parameters end within a block of 256, and some are below 4096 elements.
+gpt="gpt --data text --layers 2 --width 72 --heads 2 --context 16 --batch 2 --steps 4 --clip 0.5"
+field() { sed -n 's/.*"'"$1"'":"\{0,1\}\([^",}]*\).*/\1/p' <<< "$line"; }
+# trains OPTION…: digest in $digest; planned equals measured.
+trains() {
+  # shellcheck disable=SC2086
+  "$TESSERA" train $gpt --quiet --json "$@" > out 2> err || fail "exit code $?: train $*: $(head -c 600 err)"
+  line=$(tail -n 1 out)
+  digest=$(field params_digest)
+  [ "$(field peak_device_bytes)" = "$(field planned_peak_device_bytes)" ] || fail "planned differs: $*: $line"
+  [ "$(field peak_host_bytes)" = "$(field planned_peak_host_bytes)" ] || fail "planned differs on the host: $*: $line"
+  case "$(field step_allocations) $*" in 0\ * | null\ * | *--save*) ;; *) fail "allocations in a step: $*: $line" ;; esac
+}
+same() {
+  trains --optimizer $optimizer "$@"
+  [ "$digest" = "$first" ] || fail "$optimizer: $* gives $digest, not $first"
+}
+trains --accum 4
+adamw=$digest
+for plugin in $(cd "$BUILD/plugins" && ls libtessera-optimizer-*.so); do
+  optimizer=${plugin#libtessera-optimizer-} optimizer=${optimizer%.so}
+  trains --optimizer $optimizer --accum 4
+  first=$digest
+  [ "$(field optimizer)" = $optimizer ] && [ "$first" != "$adamw" ] || fail "$optimizer: $line"
+  same -n 2 --accum 2
+  same -n 4 --accum 1 --strategy grad_op
+  same -n 4 --accum 1 --wrap none
+  same -n 4 --accum 1 --wrap 'module:h.*' --strategy hybrid:2
+  same -n 2 --accum 2 --strategy none --threads 3
+  same --accum 4 --threads 2 --activations recompute
+  if [ -e "$BUILD/plugins/libtessera-offload-cpu.so" ]; then
+    same -n 2 --accum 2 --offload cpu
+    same --accum 4 --offload cpu:optimizer
+  fi
+  TESSERA_GRAPHS=0 same --accum 4
+  # Saved on 2 ranks, gone on with on 4, on 1, and after reshard; the whole run in one piece has the same bits.
+  rm -rf save two
+  same -n 2 --accum 2 --save save --save-every 2
+  half=save/step-000002
+  same -n 4 --accum 1 --resume $half --strategy hybrid:2
+  same --accum 4 --resume $half
+  expect 0 "$TESSERA" ckpt verify $half
+  expect 0 "$TESSERA" ckpt reshard $half two --to 3
+  expect 0 "$TESSERA" ckpt diff $half two
+  same -n 2 --accum 2 --resume two
+  # shellcheck disable=SC2086
+  expect 6 "$TESSERA" train $gpt --quiet --optimizer adamw --accum 4 --resume $half
+  grep -q "saved with optimizer $optimizer, this run has adamw" err || fail "another optimizer: $(cat err)"
+done
+
+# The same through bf16 and its low copies: each has its own bits, on any ranks.
+for low in 0 1; do
+  TESSERA_LOW_COPY=$low trains --optimizer lion --precision bf16 --accum 4
+  bf16=$digest
+  TESSERA_LOW_COPY=$low trains --optimizer lion --precision bf16 -n 4 --accum 1
+  [ "$digest" = "$bf16" ] || fail "bf16, low copies $low: $digest on 4 ranks, not $bf16"
+done
+
+# A setting of the user's counts; a bad one, and an unknown optimizer, are one line.
+trains --optimizer lion:beta1=0.5,beta2=0.6 --accum 4
+[ "$digest" != "$first" ] || fail "lion:beta1 changes nothing"
+first=$digest
+TESSERA_LION_BETA1=0.5 TESSERA_LION_BETA2=0.6 trains --optimizer lion --accum 4
+[ "$digest" = "$first" ] || fail "the variables of lion are not its settings"
+# Where all parameters are small to it, adamw8bit is AdamW, bit by bit.
+gpt="mnist --steps 2 --batch 4"
+trains --optimizer adamw
+first=$digest
+TESSERA_ADAMW8BIT_LEAST=1000000000 trains --optimizer adamw8bit
+[ "$digest" = "$first" ] || fail "adamw8bit with fp32 states is not adamw: $digest, $first"
+expect 3 "$TESSERA" train $gpt --quiet --optimizer lion:beta1=2
+expect 3 "$TESSERA" train $gpt --quiet --optimizer rmsprop
+grep -q "optimizer.*rmsprop" err || fail "an unknown optimizer: $(cat err)"
+[ -e "$faulty/optimizer_none.so" ] || exit 0
+says() { # says FAULT CODE TEXT
+  expect "$2" "$TESSERA" train $gpt --quiet --optimizer "$faulty/optimizer_$1.so"
+  [ "$(wc -l < err)" = 1 ] && grep -q -- "$3" err || fail "$1: $(cat err)"
+}
+says grain_of_zero 3 'parameter ".*": optimizer faulty states no grain that is known'
+says block_of_zero 3 'optimizer faulty states a block that is no power of two'
+says state_of_half_a_block 3 'optimizer faulty states a state'
+says step_fails 3 'optimizer faulty: no steps today'

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* optimizer-lion and optimizer-adamw8bit: formulas, codes, and values of torchao 0.x
+ * (tests/reference/make_adamw8bit.py). */
+#include "tests/unit/kernels/kernel_fixture.h"
+#include "core/plugin/open.h"
+#include <tessera/plugin_helpers.h>
+#include "plugins/optimizer-adamw8bit/codes.h"
+#include "adamw8bit.inc"
+#include <math.h>
+#include <stdlib.h>
+
+enum { N = 4352, STEPS = 20, EVERY = 64 };
+
+static tess__plugin *open_plugin(const char *selection) {
+    tess__plugin *plugin = NULL;
+    if (tess__plugin_open(TESS_KIND_OPTIMIZER, selection, NULL, &plugin) != TESS_OK)
+        fail_msg("%s: %s", selection, tess_last_error());
+    return plugin;
+}
+
+static tess_grain describe(const tess__plugin *p, uint64_t elems) {
+    const tess_optimizer_ops *ops = p->ops;
+    const int64_t shape[1] = { (int64_t)elems };
+    const tess_param_view view = {
+        .struct_size = sizeof view, .dtype = TESS_F32, .name = "w", .elems = elems, .shape = shape, .ndim = 1
+    };
+    tess_grain g = { .struct_size = sizeof g };
+    assert_int_equal(ops->describe(p->ctx, &view, 0, &g, NULL), TESS_OK);
+    return g;
+}
+
+/* Numbers between -1 and 1, as the script makes them. */
+static float noise(uint64_t i, uint64_t seed) {
+    return (float)((double)(uint32_t)((i + 1) * 2654435761u + seed * 40503u) / 2147483648.0 - 1);
+}
+
+/* ---- lion ---- */
+
+static void test_optimizers__lion_is_its_formula(void **state) {
+    (void)state;
+    tess__plugin *plugin = open_plugin("lion:beta1=0.8");
+    const tess_optimizer_ops *ops = plugin->ops;
+    enum { FEW = 100 };
+    float p[FEW], g[FEW], m[FEW] = { 0 };
+    double want[FEW], m_want[FEW] = { 0 };
+    for (uint64_t i = 0; i < FEW; i++)
+        want[i] = (double)(p[i] = noise(i, 0));
+    for (uint64_t step = 1; step <= 3; step++) {
+        tess_optimizer_piece piece = { .struct_size = sizeof piece, .elems = FEW, .step = step, .lr = 0.01 };
+        piece.weight_decay = 0.5;
+        piece.beta1 = 0.3; /* the user's setting wins */
+        piece.beta2 = 0.6; /* and the program's number over the usual one */
+        piece.master = p, piece.grad = g, piece.state[0] = m;
+        for (uint64_t i = 0; i < FEW; i++) {
+            g[i] = i % 10 ? noise(i, step) : 0;
+            double c = 0.8 * m_want[i] + 0.2 * (double)g[i];
+            want[i] = want[i] * (1 - 0.01 * 0.5) - 0.01 * ((c > 0) - (c < 0));
+            m_want[i] = 0.6 * m_want[i] + 0.4 * (double)g[i];
+        }
+        assert_int_equal(ops->step(plugin->ctx, &piece, NULL), TESS_OK);
+    }
+    for (uint64_t i = 0; i < FEW; i++)
+        if (fabs((double)p[i] - want[i]) > 1e-6 || fabs((double)m[i] - m_want[i]) > 1e-6)
+            fail_msg("element %d: %g and %g, expected %g and %g", (int)i, (double)p[i], (double)m[i], want[i],
+                     m_want[i]);
+    tess__plugin_close(plugin);
+}
+
+/* ---- adamw8bit ---- */
+
+static void test_optimizers__adamw8bit_takes_two_bytes_an_element(void **state) {
+    (void)state;
+    tess__plugin *plugin = open_plugin("adamw8bit");
+    tess_grain small = describe(plugin, 4095), large = describe(plugin, 4096);
+    uint64_t bytes = 0;
+    assert_true(small.grain == TESS_GRAIN_ELEMENT && small.kernel == TESS_OPT_ADAMW && small.n_states == 2);
+    assert_true(large.grain == TESS_GRAIN_BLOCK && large.block == 256 && !large.kernel && large.n_states == 4);
+    for (uint32_t k = 0; k < large.n_states; k++)
+        bytes += 4096 / large.state[k].every * tess_dtype_bytes(large.state[k].dtype);
+    assert_true(bytes <= 2.1 * 4096);
+    tess__plugin_close(plugin);
+}
+
+static int nearest(const codes *c, float x) {
+    int best = 0;
+    for (int i = 1; i < CODES; i++)
+        if (fabs((double)c->value[i] - (double)x) < fabs((double)c->value[best] - (double)x))
+            best = i;
+    return best;
+}
+
+static void test_optimizers__a_code_is_the_nearest(void **state) {
+    (void)state;
+    static codes c;
+    for (int is_signed = 0; is_signed < 2; is_signed++) {
+        codes_make(&c, is_signed);
+        assert_true(c.value[CODES - 1] == 1 && c.value[0] < (is_signed ? -0.99f : 1e-30f));
+        for (int i = 0; i < CODES; i++)
+            assert_int_equal(codes_nearest(&c, c.value[i]), i);
+        for (int i = 1; i < CODES; i++)
+            assert_true(c.value[i] > c.value[i - 1]);
+        for (uint64_t i = 0; i < 200000; i++) {
+            float x = noise(i, 3) * powf(10, (float)(i % 9) * -1);
+            x = is_signed ? x : fabsf(x);
+            int found = codes_nearest(&c, x), best = nearest(&c, x);
+            double off = fabs((double)c.value[found] - (double)x) - fabs((double)c.value[best] - (double)x);
+            if (off > 1e-9)
+                fail_msg("%.9g has code %d of %.9g, nearer is %d of %.9g", (double)x, found, (double)c.value[found],
+                         best, (double)c.value[best]);
+        }
+        assert_true(codes_nearest(&c, 1) == CODES - 1 && c.value[codes_nearest(&c, 0)] == 0);
+    }
+}
+
+typedef struct {
+    float p[N], g[N], most[2][N / 256];
+    uint8_t code[2][N];
+} run8;
+
+static float decoded(const run8 *r, const codes *c, int moment, uint64_t i) {
+    return c->value[r->code[moment][i]] * r->most[moment][i / 256];
+}
+
+/* Codes are equal but where the reference's rounding falls on the other side of a middle: then they are neighbours. */
+static void compare(const run8 *r, const float *p, const float *m, const float *v, double tolerance) {
+    static codes first, second;
+    codes_make(&first, 1);
+    codes_make(&second, 0);
+    int other = 0;
+    for (uint64_t i = 0; i < N / EVERY; i++) {
+        uint64_t at = i * EVERY;
+        double dm = fabs((double)decoded(r, &first, 0, at) - (double)m[i]),
+               dv = fabs((double)decoded(r, &second, 1, at) - (double)v[i]);
+        if (fabs((double)r->p[at] - (double)p[i]) > tolerance)
+            fail_msg("element %d is %.9g, torchao has %.9g", (int)at, (double)r->p[at], (double)p[i]);
+        other += dm > 1e-6 * fabs((double)m[i]) + 1e-12 || dv > 1e-6 * (double)v[i] + 1e-12;
+        assert_true(dm <= 0.02 * (double)r->most[0][at / 256] && dv <= 0.02 * (double)r->most[1][at / 256]);
+    }
+    assert_true(other <= 3);
+}
+
+static void test_optimizers__adamw8bit_is_torchaos(void **state) {
+    (void)state;
+    static run8 r;
+    tess__plugin *plugin = open_plugin("adamw8bit");
+    const tess_optimizer_ops *ops = plugin->ops;
+    for (uint64_t i = 0; i < N; i++)
+        r.p[i] = noise(i, 0);
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        tess_optimizer_piece piece = { .struct_size = sizeof piece, .elems = N, .step = step, .lr = 0.01 };
+        piece.weight_decay = 0.1, piece.beta1 = 0.9, piece.beta2 = 0.99, piece.eps = 1e-8;
+        piece.master = r.p, piece.grad = r.g;
+        for (int k = 0; k < 2; k++)
+            piece.state[k] = r.code[k], piece.state[2 + k] = r.most[k];
+        for (uint64_t i = 0; i < N; i++)
+            r.g[i] = noise(i, step) * 1e-3f;
+        assert_int_equal(ops->step(plugin->ctx, &piece, NULL), TESS_OK);
+        if (step == 1)
+            compare(&r, param_1, exp_avg_1, exp_avg_sq_1, 1e-5);
+    }
+    compare(&r, param_20, exp_avg_20, exp_avg_sq_20, 1e-3);
+    tess__plugin_close(plugin);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_optimizers__lion_is_its_formula),
+        cmocka_unit_test(test_optimizers__adamw8bit_takes_two_bytes_an_element),
+        cmocka_unit_test(test_optimizers__a_code_is_the_nearest),
+        cmocka_unit_test(test_optimizers__adamw8bit_is_torchaos),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

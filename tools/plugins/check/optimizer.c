@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The description of a parameter, and its step: on pieces cut anywhere, in any order, from several threads. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <tessera/plugin_helpers.h>
+#include "suites.h"
+
+enum { STEPS = 4, GUARD = 4096, CANARY = 0x5c };
+
+static const tess_optimizer_ops *ops;
+static void *ctx;
+
+/* Odd shapes: nothing divides a block or a vector; whole blocks; a scalar; a parameter that plugins take for a large
+ * one. */
+static const struct {
+    int32_t ndim;
+    int64_t shape[3];
+} shapes[] = { { 0, { 0 } },      { 1, { 1 } },       { 1, { 63 } },      { 2, { 13, 5 } },
+               { 1, { 255 } },    { 1, { 256 } },     { 2, { 257, 1 } },  { 3, { 3, 7, 31 } },
+               { 2, { 64, 64 } }, { 2, { 4097, 1 } }, { 2, { 129, 131 } } };
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static void open_optimizer(check *c) {
+    ops = check_open(c);
+    ctx = c->ctx;
+}
+
+static tess_param_view param_of(int i, uint32_t dtype) {
+    tess_param_view v = { .struct_size = sizeof v,
+                          .dtype = dtype,
+                          .name = "h.0.weight",
+                          .elems = 1,
+                          .shape = shapes[i].shape,
+                          .ndim = shapes[i].ndim };
+    for (int32_t d = 0; d < v.ndim; d++)
+        v.elems *= (uint64_t)v.shape[d];
+    return v;
+}
+
+/* ---- describe ---------------------------------------------------------------------------------- */
+
+static tess_status describe(check *c, const tess_param_view *p, uint32_t flags, tess_grain *out, int garbage) {
+    tess_error e = { .struct_size = sizeof e };
+    memset(out, garbage, sizeof *out);
+    out->struct_size = sizeof *out;
+    check_doing(c, "describe");
+    tess_status s = ops->describe(ctx, p, flags, out, &e);
+    check_doing(c, "");
+    check_that(c, s == TESS_OK || s == TESS_E_UNSUPPORTED || s == TESS_E_INVALID,
+               "describe of %llu elements gave %s: %s", (unsigned long long)p->elems, check_status(s), e.message);
+    check_that(c, s == TESS_OK || *e.message, "describe gave %s and no message", check_status(s));
+    return s;
+}
+
+static void judge_state(check *c, const tess_grain *g, uint32_t k) {
+    const tess_state *x = &g->state[k];
+    check_that(c, tess_dtype_bytes(x->dtype), "state %u has dtype %u, which is none", k, x->dtype);
+    check_that(c, x->every == 1 || (g->grain == TESS_GRAIN_BLOCK && x->every == g->block),
+               "state %u has a value for %u elements, expected 1 or the block", k, x->every);
+    check_that(c,
+               memchr(x->name, 0, sizeof x->name) && *x->name &&
+                   strspn(x->name, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(x->name),
+               "state %u has no name of [a-z0-9_]", k);
+    for (uint32_t i = 0; i < k; i++)
+        check_that(c, strcmp(g->state[i].name, x->name) != 0, "two states have the name %s", x->name);
+}
+
+static void judge(check *c, const tess_param_view *p, const tess_grain *g) {
+    unsigned long long elems = p->elems;
+    check_that(c, g->grain == TESS_GRAIN_ELEMENT || g->grain == TESS_GRAIN_BLOCK,
+               "describe of %llu elements states grain %u, which is none", elems, g->grain);
+    if (g->grain == TESS_GRAIN_BLOCK)
+        check_that(c, g->block && g->block <= TESS_BLOCK_MOST && !(g->block & (g->block - 1)),
+                   "describe of %llu elements states blocks of %u, expected a power of two up to %d", elems, g->block,
+                   TESS_BLOCK_MOST);
+    else
+        check_that(c, !g->block, "describe of %llu elements states a block beside the grain of an element", elems);
+    check_that(c, g->kernel <= TESS_OPT_ADADELTA, "describe of %llu elements names kernel %u, which is none", elems,
+               g->kernel);
+    check_that(c, g->n_states <= TESS_STATES_MOST, "describe of %llu elements states %u states, expected up to %d",
+               elems, g->n_states, TESS_STATES_MOST);
+    for (uint32_t k = 0; k < g->n_states; k++)
+        judge_state(c, g, k);
+    check_that(c, g->struct_size == sizeof *g, "describe wrote struct_size");
+}
+
+/* State k of all parameters has one name, and kernels one number: checkpoints and the core rely on it. */
+static void judge_together(check *c, tess_grain *all, const tess_grain *g) {
+    for (uint32_t k = 0; k < g->n_states; k++) {
+        if (k < all->n_states)
+            check_that(c, strcmp(all->state[k].name, g->state[k].name) == 0 && all->state[k].every == g->state[k].every,
+                       "state %u is %s of one parameter and %s of another", k, all->state[k].name, g->state[k].name);
+        all->state[k] = g->state[k];
+    }
+    all->n_states = g->n_states > all->n_states ? g->n_states : all->n_states;
+    check_that(c, !g->kernel || !all->kernel || g->kernel == all->kernel,
+               "names kernel %u for one parameter and %u for another", all->kernel, g->kernel);
+    all->kernel = g->kernel ? g->kernel : all->kernel;
+}
+
+static void descriptions(check *c) {
+    int served = 0, refused = 0;
+    open_optimizer(c);
+    for (uint32_t flags = 0; flags < 2; flags++) {
+        tess_grain all = { .n_states = 0 };
+        for (int i = 0; i < SHAPES; i++) {
+            tess_param_view p = param_of(i, TESS_F32);
+            tess_grain a, b;
+            tess_status s = describe(c, &p, flags, &a, 0x5a), t = describe(c, &p, flags, &b, 0xa5);
+            check_that(c, s == t, "describe gives %s, then %s", check_status(s), check_status(t));
+            served += s == TESS_OK;
+            refused += s != TESS_OK;
+            if (s != TESS_OK)
+                continue;
+            check_that(c, memcmp(&a, &b, sizeof a) == 0,
+                       "describe says something else the second time, or leaves a part unwritten");
+            judge(c, &p, &a);
+            judge_together(c, &all, &a);
+        }
+    }
+    check_that(c, served, "steps no parameter at all");
+    check_note(c, "%d described, %d refused", served, refused);
+}
+
+/* Pure, so the same on every rank: all ranks compare a hash of every answer. */
+static void same_on_all_ranks(check *c) {
+    uint64_t hash = 1469598103934665603u;
+    open_optimizer(c);
+    for (int i = 0; i < SHAPES; i++) {
+        tess_param_view p = param_of(i, TESS_F32);
+        tess_grain g;
+        tess_status s = describe(c, &p, 0, &g, 0);
+        for (size_t b = 0; s == TESS_OK && b < sizeof g; b++)
+            hash = (hash ^ ((unsigned char *)&g)[b]) * 1099511628211u;
+    }
+    check_flag_set(c, c->rank, (int64_t)(hash >> 1));
+    check_meet(c);
+    for (int r = 0; r < c->nranks; r++)
+        check_that(c, check_flag_get(c, r) == (int64_t)(hash >> 1), "describe says something else on rank %d", r);
+}
+
+static void longer_structs(check *c) {
+    struct {
+        tess_grain x;
+        uint64_t later[3];
+    } out;
+    struct {
+        tess_param_view p;
+        uint64_t later[2];
+    } in;
+    tess_grain plain;
+    open_optimizer(c);
+    memset(&in, 0x5a, sizeof in);
+    memset(&out, 0x5a, sizeof out);
+    in.p = param_of(SHAPES - 1, TESS_F32);
+    if (describe(c, &in.p, 0, &plain, 0) != TESS_OK)
+        check_skip(c, "does not step f32");
+    in.p.struct_size = sizeof in;
+    out.x.struct_size = sizeof out;
+    check_that(c, ops->describe(ctx, &in.p, 0, &out.x, NULL) == TESS_OK, "describe of longer structs failed");
+    check_that(c, out.later[0] == 0 && out.later[2] == 0, "describe leaves the end of a longer answer unwritten");
+    check_that(c, out.x.struct_size == sizeof out, "describe wrote struct_size");
+    out.x.struct_size = sizeof plain;
+    check_that(c, memcmp(&out.x, &plain, sizeof plain) == 0, "describe of longer structs says something else");
+    uint32_t size = offsetof(tess_grain, state);
+    tess_grain *cut = check_at_edge(c, size);
+    memset(cut, 0, size);
+    cut->struct_size = size;
+    check_doing(c, "describe with a shorter answer");
+    ops->describe(ctx, &in.p, 0, cut, NULL);
+    check_that(c, memcmp((char *)cut + 4, (char *)&plain + 4, size - 4) == 0,
+               "describe of a shorter answer says something else");
+    check_doing(c, "");
+}
+
+/* ---- step -------------------------------------------------------------------------------------- */
+
+typedef struct { /* memory with guards around it */
+    unsigned char *at, *base;
+    uint64_t bytes;
+} guarded;
+
+static guarded guarded_new(check *c, uint64_t bytes) {
+    guarded g = { .bytes = bytes, .base = malloc(bytes + 2 * GUARD) };
+    check_that(c, g.base, "no memory");
+    memset(g.base, CANARY, bytes + 2 * GUARD);
+    g.at = g.base + GUARD;
+    return g;
+}
+
+/* A step writes nothing but bytes [first, end). */
+static void untouched(check *c, const guarded *g, const unsigned char *before, uint64_t first, uint64_t end,
+                      const char *what) {
+    for (uint64_t i = 0; i < GUARD; i++)
+        check_that(c, g->base[i] == CANARY && g->at[g->bytes + i] == CANARY, "step writes outside of %s", what);
+    check_that(c, memcmp(g->at, before, first) == 0 && memcmp(g->at + end, before + end, g->bytes - end) == 0,
+               "step writes outside of its piece of %s", what);
+}
+
+typedef struct { /* one parameter, with its gradient and states */
+    tess_param_view param;
+    tess_grain grain;
+    guarded master, grad, state[TESS_STATES_MOST];
+} stepped;
+
+static uint64_t values_of(uint64_t elems, uint32_t every) {
+    return (elems + every - 1) / every;
+}
+
+static uint64_t state_at(const stepped *x, uint32_t k, uint64_t elem) {
+    return values_of(elem, x->grain.state[k].every) * tess_dtype_bytes(x->grain.state[k].dtype);
+}
+
+static int stepped_new(check *c, int i, stepped *x) {
+    uint64_t random = 7 + (uint64_t)i;
+    *x = (stepped){ .param = param_of(i, TESS_F32) };
+    if (describe(c, &x->param, TESS_STEPS_MOMENTUM, &x->grain, 0) != TESS_OK || x->grain.kernel)
+        return 0;
+    check_that(c, TESS_CAN(tess_optimizer_ops, ops, step), "has no step, and names no kernel");
+    judge(c, &x->param, &x->grain);
+    x->master = guarded_new(c, 4 * x->param.elems);
+    x->grad = guarded_new(c, 4 * x->param.elems);
+    for (uint32_t k = 0; k < x->grain.n_states; k++) {
+        x->state[k] = guarded_new(c, state_at(x, k, x->param.elems));
+        memset(x->state[k].at, 0, x->state[k].bytes);
+    }
+    for (uint64_t e = 0; e < x->param.elems; e++)
+        ((float *)(void *)x->master.at)[e] = check_random_float(&random);
+    return 1;
+}
+
+static void stepped_free(stepped *x) {
+    free(x->master.base);
+    free(x->grad.base);
+    for (uint32_t k = 0; k < x->grain.n_states; k++)
+        free(x->state[k].base);
+}
+
+static void new_gradient(stepped *x, uint64_t step) {
+    uint64_t random = 99 + step;
+    for (uint64_t e = 0; e < x->param.elems; e++)
+        ((float *)(void *)x->grad.at)[e] = e % 17 ? check_random_float(&random) * 1e-3f : 0;
+}
+
+static tess_status step_piece(stepped *x, uint64_t step, uint64_t first, uint64_t elems, tess_error *e) {
+    tess_optimizer_piece p = { .struct_size = sizeof p,
+                               .param = &x->param,
+                               .first = first,
+                               .elems = elems,
+                               .step = step,
+                               .lr = 1e-2,
+                               .weight_decay = 0.1,
+                               .momentum = 0.9,
+                               .master = (float *)(void *)x->master.at + first,
+                               .grad = (const float *)(void *)x->grad.at + first };
+    for (uint32_t k = 0; k < x->grain.n_states; k++)
+        p.state[k] = x->state[k].at + state_at(x, k, first);
+    return ops->step(ctx, &p, e);
+}
+
+static void must_step(check *c, stepped *x, uint64_t step, uint64_t first, uint64_t elems) {
+    tess_error e = { .struct_size = sizeof e };
+    check_doing(c, "step");
+    tess_status s = step_piece(x, step, first, elems, &e);
+    check_doing(c, "");
+    check_that(c, s == TESS_OK, "step of %llu elements gave %s: %s", (unsigned long long)elems, check_status(s),
+               e.message);
+}
+
+static void same(check *c, const stepped *a, const stepped *b, const char *when) {
+    unsigned long long elems = a->param.elems;
+    check_that(c, memcmp(a->master.at, b->master.at, a->master.bytes) == 0,
+               "%llu elements, %s: the parameter has other bits than in one piece", elems, when);
+    for (uint32_t k = 0; k < a->grain.n_states; k++)
+        check_that(c, memcmp(a->state[k].at, b->state[k].at, a->state[k].bytes) == 0,
+                   "%llu elements, %s: state %s has other bits than in one piece", elems, when, a->grain.state[k].name);
+}
+
+static uint64_t grain_of(const stepped *x) {
+    return x->grain.grain == TESS_GRAIN_BLOCK ? x->grain.block : 1;
+}
+
+/* Steps in pieces of `grains` grains, the last one first where `back`. */
+static void step_cut(check *c, stepped *x, uint64_t step, uint64_t grains, int back) {
+    uint64_t most = grains * grain_of(x), n = (x->param.elems + most - 1) / most;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t first = (back ? n - 1 - i : i) * most, left = x->param.elems - first;
+        must_step(c, x, step, first, left < most ? left : most);
+    }
+}
+
+/* Skips where the device's kernels step all. */
+static void has_steps(check *c, int steps) {
+    if (!steps)
+        check_skip(c, "has no step of its own");
+}
+
+static void cut_anywhere(check *c) {
+    static const uint64_t cuts[] = { 1, 2, 3, 7, 64, 1000 };
+    int steps = 0;
+    open_optimizer(c);
+    for (int i = 0; i < SHAPES; i++)
+        for (size_t k = 0; k < sizeof cuts / sizeof cuts[0]; k++) {
+            stepped whole, cut;
+            if (!stepped_new(c, i, &whole) || !stepped_new(c, i, &cut))
+                continue;
+            for (uint64_t step = 1; step <= STEPS; step++) {
+                new_gradient(&whole, step);
+                new_gradient(&cut, step);
+                must_step(c, &whole, step, 0, whole.param.elems);
+                step_cut(c, &cut, step, cuts[k], k % 2);
+                same(c, &whole, &cut, "cut");
+            }
+            stepped_free(&whole);
+            stepped_free(&cut);
+            steps++;
+        }
+    has_steps(c, steps);
+}
+
+typedef struct {
+    stepped *x;
+    uint64_t step, first, elems;
+    tess_status status;
+} share;
+
+static void *step_share(void *arg) {
+    share *s = arg;
+    for (uint64_t at = s->first, most = 3 * grain_of(s->x); at < s->first + s->elems && !s->status; at += most) {
+        uint64_t left = s->first + s->elems - at;
+        s->status = step_piece(s->x, s->step, at, left < most ? left : most, NULL);
+    }
+    return NULL;
+}
+
+static void several_threads(check *c) {
+    enum { THREADS = 4 };
+    stepped whole, cut;
+    open_optimizer(c);
+    if (!stepped_new(c, SHAPES - 1, &whole) || !stepped_new(c, SHAPES - 1, &cut))
+        check_skip(c, "has no step of its own");
+    uint64_t elems = whole.param.elems, grain = grain_of(&whole), part = (elems / THREADS + grain) / grain * grain;
+    for (uint64_t step = 1; step <= 20; step++) {
+        pthread_t thread[THREADS];
+        share s[THREADS];
+        new_gradient(&whole, step);
+        new_gradient(&cut, step);
+        must_step(c, &whole, step, 0, elems);
+        for (uint64_t i = 0; i < THREADS; i++) {
+            uint64_t first = i * part < elems ? i * part : elems;
+            s[i] = (share){ &cut, step, first, first + part < elems ? part : elems - first, TESS_OK };
+            check_that(c, pthread_create(&thread[i], NULL, step_share, &s[i]) == 0, "cannot start a thread");
+        }
+        for (int i = 0; i < THREADS; i++) {
+            pthread_join(thread[i], NULL);
+            check_that(c, s[i].status == TESS_OK, "step from a thread gave %s", check_status(s[i].status));
+        }
+        same(c, &whole, &cut, "from four threads");
+    }
+}
+
+/* Steps a piece in the middle: nothing before or behind it changes, nor the gradient. */
+static void nothing_else_written(check *c) {
+    int steps = 0;
+    open_optimizer(c);
+    for (int i = 0; i < SHAPES; i++) {
+        stepped x, before;
+        if (!stepped_new(c, i, &x) || !stepped_new(c, i, &before))
+            continue;
+        uint64_t elems = x.param.elems, grain = grain_of(&x), first = elems / 3 / grain * grain;
+        uint64_t n = elems - first > 2 * grain ? (elems - first) / 2 / grain * grain : elems - first;
+        check_thread_state thread;
+        new_gradient(&x, 1);
+        new_gradient(&before, 1);
+        check_thread_look(&thread);
+        must_step(c, &x, 1, first, n);
+        const char *changed = check_thread_changed(&thread);
+        check_that(c, !changed, "step changes %s of the calling thread", changed);
+        untouched(c, &x.grad, before.grad.at, 0, 0, "the gradient");
+        untouched(c, &x.master, before.master.at, 4 * first, 4 * (first + n), "the parameter");
+        for (uint32_t k = 0; k < x.grain.n_states; k++)
+            untouched(c, &x.state[k], before.state[k].at, state_at(&x, k, first), state_at(&x, k, first + n),
+                      x.grain.state[k].name);
+        check_that(c, memcmp(x.master.at, before.master.at, x.master.bytes) != 0, "a step changes no parameter");
+        stepped_free(&x);
+        stepped_free(&before);
+        steps++;
+    }
+    has_steps(c, steps);
+}
+
+const check_case check_cases_optimizer[] = {
+    { "same_on_all_ranks", 3, same_on_all_ranks, 0, 0 },
+    { "descriptions", 1, descriptions, 0, 1 },
+    { "longer_structs", 1, longer_structs, 0, 0 },
+    { "nothing_else_written", 1, nothing_else_written, 0, 0 },
+    { "cut_anywhere", 1, cut_anywhere, 0, 0 },
+    { "several_threads", 1, several_threads, 0, 0 },
+    { 0 },
+};
