@@ -231,12 +231,30 @@ static int remove_entry(const char *path, const struct stat *st, int kind, struc
     return remove(path);
 }
 
+static tess_status note_listed(void *user, const char *path, const tess_checkpoint_info *info) {
+    struct stat st;
+    char file[512];
+    uint64_t bytes = 0;
+    for (int r = 0; r < info->ranks; r++) {
+        snprintf(file, sizeof file, "%s/data-1-%05d-of-%05d.safetensors", path, r, info->ranks);
+        assert_int_equal(stat(file, &st), 0);
+        bytes += (uint64_t)st.st_size;
+    }
+    assert_int_equal(info->bytes, bytes);
+    assert_int_equal(info->step, 1);
+    ++*(int *)user;
+    return TESS_OK;
+}
+
 static void test_two_ranks__a_save_that_fails_on_one_fails_on_all(void **state) {
     (void)state;
     for (int n = 2; n <= 3; n++) {
         char dir[] = "/tmp/tessera-test-XXXXXX";
         assert_non_null(mkdtemp(dir));
         expect_ranks(n, "saves", dir, "", "");
+        int n_listed = 0;
+        assert_int_equal(tess_checkpoint_list(dir, note_listed, &n_listed), TESS_OK);
+        assert_int_equal(n_listed, 1);
         char *at_two = NULL;
         for (int loading = 1; loading <= 4; loading++) { /* any number of ranks has the same values */
             char *digest = expect_ranks(loading, "loads", dir, "", "");
