@@ -44,7 +44,7 @@ static int32_t connected_within(tess__kv_server *server, int32_t n) {
     return tess__kv_server_connected(server);
 }
 
-static void test_control_share__engines_share_a_connection_and_come_back_on_it(void **state) {
+static void test_shared_connection__engines_share_a_connection_and_come_back_on_it(void **state) {
     (void)state;
     tess__kv_server *server = start_here(1);
     tess__world w = world_at(place());
@@ -83,7 +83,7 @@ static void test_control_share__engines_share_a_connection_and_come_back_on_it(v
 }
 
 /* Between two engines the ranks may have been told to meet elsewhere. */
-static void test_control_share__another_world_is_another_connection(void **state) {
+static void test_shared_connection__another_world_is_another_connection(void **state) {
     (void)state;
     char other[80];
     int32_t port = 0;
@@ -116,7 +116,7 @@ static void test_control_share__another_world_is_another_connection(void **state
     tess__kv_server_stop(here);
 }
 
-static void test_control_share__every_engine_hears_of_a_loss(void **state) {
+static void test_shared_connection__every_engine_hears_of_a_loss(void **state) {
     (void)state;
     tess__kv_server *server = start_here(1);
     tess__world w = world_at(place());
@@ -150,7 +150,7 @@ static void test_control_share__every_engine_hears_of_a_loss(void **state) {
     tess__kv_server_stop(server);
 }
 
-static void test_control_share__a_report_says_what_the_rank_did_at_that_moment(void **state) {
+static void test_shared_connection__a_report_says_what_the_rank_did_at_that_moment(void **state) {
     (void)state;
     tess__kv_server *server = start_here(1);
     tess__world w = world_at(place());
@@ -180,7 +180,7 @@ static void test_control_share__a_report_says_what_the_rank_did_at_that_moment(v
 }
 
 /* The launcher has its ranks end with it; one that uses this library hears of the end, and says so itself. */
-static void test_control_share__a_launched_rank_outlives_its_launcher(void **state) {
+static void test_shared_connection__a_launched_rank_outlives_its_launcher(void **state) {
     (void)state;
     static const int before[] = { SIGTERM, SIGUSR1, 0 }, after[] = { 0, SIGUSR1, 0 };
     tess__kv_server *server = start_here(1);
@@ -207,11 +207,11 @@ static void test_control_share__a_launched_rank_outlives_its_launcher(void **sta
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_control_share__engines_share_a_connection_and_come_back_on_it),
-        cmocka_unit_test(test_control_share__another_world_is_another_connection),
-        cmocka_unit_test(test_control_share__a_launched_rank_outlives_its_launcher),
-        cmocka_unit_test(test_control_share__a_report_says_what_the_rank_did_at_that_moment),
-        cmocka_unit_test(test_control_share__every_engine_hears_of_a_loss),
+        cmocka_unit_test(test_shared_connection__engines_share_a_connection_and_come_back_on_it),
+        cmocka_unit_test(test_shared_connection__another_world_is_another_connection),
+        cmocka_unit_test(test_shared_connection__a_launched_rank_outlives_its_launcher),
+        cmocka_unit_test(test_shared_connection__a_report_says_what_the_rank_did_at_that_moment),
+        cmocka_unit_test(test_shared_connection__every_engine_hears_of_a_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
