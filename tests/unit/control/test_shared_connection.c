@@ -96,6 +96,10 @@ static void test_shared_connection__another_world_is_another_connection(void **s
     assert_int_equal(tess__control_join(&w, on_lost, &news, &seat), TESS_OK);
     assert_int_equal(connected_within(here, 1), 1);
     tess__control_leave(&seat, 1);
+    tess__world same = w; /* but for one word: the same server has seen this rank already */
+    same.port++;
+    assert_int_equal(tess__control_join(&same, on_lost, &news, &seat), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "rank 0 has joined already"));
     assert_int_equal(tess__control_join(&x, on_lost, &news, &seat), TESS_OK);
     assert_int_equal(connected_within(there, 1), 1);
     assert_int_equal(connected_within(here, 0), 0);

@@ -22,6 +22,7 @@ enum { STEPS = 7, MIRROR = 2, DIES_AT = 4, MOST = 4, RESULTS_FD = 100 };
 typedef struct {                          /* what rank 0 says at the end */
     uint64_t digest, trained, step, lost; /* trained: without the buffer, which has seen one rank's data */
     uint32_t recoveries, ranks;
+    tess__kv_fits fits; /* what the launcher was told */
 } results;
 
 /* ---- as a rank ---- */
@@ -184,6 +185,7 @@ static results run_ranks(int32_t ranks, const char *victims, int fewer, const ch
     assert_int_equal(read(fd[0], &got, sizeof got), sizeof got);
     close(fd[0]);
     close(fd[1]);
+    (void)tess__kv_server_fits(x.server, &got.fits); /* one rank alone has no images and says nothing */
     tess__kv_server_stop(x.server);
     tess__kv_server_stop(x.old);
     unsetenv("TESSERA_STRATEGY");
@@ -202,10 +204,20 @@ static void expect_recovery(int32_t ranks, const char *victims, int32_t fewer, c
     assert_in_range(r.lost, 0, 1); /* who is left may have stepped before it hears of the death */
 }
 
+static void expect_fits(const results *r, int32_t stride, int32_t replicas, int32_t n, int32_t most) {
+    assert_int_equal(r->fits.stride, stride);
+    assert_int_equal(r->fits.replicas, replicas);
+    assert_int_equal(r->fits.n, n);
+    for (int32_t i = 0; i < n; i++)
+        assert_int_equal(r->fits.fits[i], most >> i);
+}
+
 static void test_recover__another_process_takes_the_place_of_a_lost_rank(void **state) {
     (void)state;
     results two = run_ranks(2, "", 0, "full"), three = run_ranks(3, "", 0, "full");
     assert_int_equal(two.recoveries + three.recoveries, 0);
+    expect_fits(&two, 1, 0, 1, 1);
+    expect_fits(&three, 1, 0, 1, 1); /* 2 do not divide 3 microbatches */
     expect_recovery(2, "0", 0, "full", &two);
     expect_recovery(3, "1", 0, "full", &three);
     expect_recovery(3, "2", 0, "none", &three);
@@ -215,6 +227,7 @@ static void test_recover__another_process_takes_the_place_of_a_lost_rank(void **
 static void test_recover__the_others_go_on_with_the_same_microbatches(void **state) {
     (void)state;
     results two = run_ranks(2, "", 0, "full"), four = run_ranks(4, "", 0, "full");
+    expect_fits(&four, 2, 0, 2, 2); /* 2 and 1 */
     expect_recovery(2, "0", 1, "full", &two);
     expect_recovery(4, "23", 2, "full", &four);
     expect_recovery(4, "03", 2, "none", &four);
