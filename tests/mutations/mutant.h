@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What tests/mutations/mutants.py puts around a source: MUTANT(i) says whether this file's mutant i is switched on, by
- * MUTANT=FILE:i. Included once before the source, where nothing may be included lest it decide what the headers show, and
- * once behind it. */
+ * MUTANT=FILE:i. Included once before the source, where nothing may be included lest it decide what the headers show,
+ * and once behind it. */
 #ifndef MUTANT
 static int mutant_now; /* of this file; 0: none, -1: those that are reached are noted */
 static unsigned char *mutant_seen;
@@ -18,8 +18,8 @@ __attribute__((noinline, cold, unused)) static int mutant_is(int i) {
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-/* MUTANTS_REACHED is a file with a byte for each mutant of all files; MUTANTS_FIRSTS says where each file's begin, and how
- * many there are. Parentheses: a source may have a macro getenv. */
+/* MUTANTS_REACHED is a file with a byte for each mutant of all files; MUTANTS_FIRSTS says where each file's begin, and
+ * how many there are. Parentheses: a source may have a macro getenv. */
 static unsigned char *mutant_map(const char *seen, const char *firsts) {
     char name[256];
     size_t first = 0, all = 0;

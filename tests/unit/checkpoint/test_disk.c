@@ -230,6 +230,7 @@ static void test_disk__the_real_one_says_why(void **state) {
     assert_int_equal(d->open(NULL, "/dev/null", TESS__DISK_READ), -EINVAL);
     assert_int_equal(d->open(NULL, path, TESS__DISK_DIR), -ENOENT);
     assert_int_equal(d->remove(NULL, path), -ENOENT);
+    assert_int_equal(d->list(NULL, path, NULL, NULL), -ENOENT);
     assert_int_equal(d->rename(NULL, path, other), -ENOENT);
     assert_int_equal(d->make_dir(NULL, dir), -EEXIST);
     int file = d->open(NULL, path, TESS__DISK_CREATE);

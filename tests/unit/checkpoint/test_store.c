@@ -3,6 +3,7 @@
 #include "save_fixture.h"
 
 #include <dirent.h>
+#include <unistd.h>
 
 #include "core/base/log.h"
 #include "core/checkpoint/settle.h"
@@ -102,6 +103,12 @@ static void test_store__a_file_of_many_chunks_reads_from_any_place(void **state)
     of.manifest.has_sums = 0;
     assert_int_equal(tess__saved_file_open(&of, 0, &f), TESS_OK);
     assert_int_equal(tess__saved_file_verify(f), TESS_OK);
+    tess__saved_file_close(f);
+    assert_int_equal(tess__saved_file_open(&of, 0, &f), TESS_OK); /* cut short while it is open */
+    t = tess__saved_file_list(f, &n);
+    assert_int_equal(sim_disk_truncate(disk, "/d/x.safetensors", file.bytes - 1), 0);
+    assert_int_equal(tess__saved_file_read(f, &t[1], B - 1, 1, got), TESS_E_DATA);
+    assert_string_equal(tess_last_error(), "/d/x.safetensors: offset 8388608: the file ends too early");
     tess__saved_file_close(f);
     free(got);
     free(data);
@@ -355,6 +362,19 @@ static void test_store__a_renamed_folder_is_no_checkpoint(void **state) {
     sim_disk_destroy(disk);
 }
 
+static void test_store__a_file_is_no_directory(void **state) {
+    (void)state;
+    char path[] = "/tmp/tessera-test-XXXXXX", text[128];
+    tess__store store;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(tess__store_open(&tess__disk_real, path, &store), TESS_E_DATA);
+    snprintf(text, sizeof text, "%s: cannot be made a directory: a file is there", path);
+    assert_string_equal(tess_last_error(), text);
+    remove(path);
+}
+
 static void test_store__a_second_run_on_one_directory_is_refused(void **state) {
     (void)state;
     char dir[] = "/tmp/tessera-test-XXXXXX";
@@ -433,6 +453,7 @@ int main(void) {
         cmocka_unit_test(test_store__a_run_settles_where_it_leaves_nothing_behind),
         cmocka_unit_test(test_store__what_a_newer_format_holds_stays),
         cmocka_unit_test(test_store__a_renamed_folder_is_no_checkpoint),
+        cmocka_unit_test(test_store__a_file_is_no_directory),
         cmocka_unit_test(test_store__a_second_run_on_one_directory_is_refused),
         cmocka_unit_test(test_store__saving_and_listing_leave_no_file_open),
         cmocka_unit_test(test_store__names_of_pieces_come_back),

@@ -152,6 +152,10 @@ static void test_tensors__a_header_is_held_to_its_bounds(void **state) {
         if (judge(cases[i].header, cases[i].data, cases[i].only) != expected)
             fail_msg("case %zu: %s: %s", i, cases[i].header, tess_last_error());
     }
+    assert_int_equal(judge(ONE("U8", "1152921504606846976", 0, 0), 0, 0), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "expected a shape of fewer than 2^60 elements"));
+    assert_int_equal(judge(ONE("U8", "1,1,1,1,1,1,1,1,1", 0, 0), 0, 0), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "expected at most 8 dimensions"));
     assert_int_equal(judge(ONE("F32", "2", 0, 8), 9, 0), TESS_E_DATA);
     char text[96];
     snprintf(text, sizeof text, "f: offset %zu: 1 bytes belong to no tensor", 8 + strlen(ONE("F32", "2", 0, 8)) + 8);

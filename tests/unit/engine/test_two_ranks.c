@@ -25,6 +25,7 @@
         }                                                                                                              \
     while (0)
 
+enum { ONE_MORE = 1 << 8 }; /* of toy_declare's flags: a scope behind the toy's */
 static int own_rank;
 
 static tess_status open_toy(tess **t, toy *m, uint32_t options, int flags) {
@@ -32,7 +33,9 @@ static tess_status open_toy(tess **t, toy *m, uint32_t options, int flags) {
     o.flags = options;
     tess_status s = tess_open(&o, t);
     if (!s)
-        s = toy_declare(*t, m, flags);
+        s = toy_declare(*t, m, flags & ~ONE_MORE);
+    if (!s && flags & ONE_MORE)
+        s = tess_scope_add(*t, "extra", 0, NULL);
     return s ? s : tess_shard(*t, toy_fill, NULL);
 }
 
@@ -47,12 +50,13 @@ static int differ(int who, char *what, const char *expected) {
     tess *t = NULL;
     toy m;
     char *equals = strchr(what, '=');
-    int flags = TOY_BLOCKS;
+    int flags = strcmp(what, "more") == 0 ? 0 : TOY_BLOCKS;
     uint32_t options = 0;
     if (own_rank == who && equals) {
         *equals = 0;
         setenv(what, equals + 1, 1);
     } else if (own_rank == who) {
+        flags |= strcmp(what, "more") == 0 ? ONE_MORE : 0;
         flags = strcmp(what, "groups") == 0 ? flags | TOY_GROUPS : strcmp(what, "hooks") == 0 ? 0 : flags;
         options = strcmp(what, "promises") == 0 ? TESS_OPTIONS_STEP_IN_PASS | TESS_OPTIONS_NO_CLIP : 0;
     }
@@ -216,6 +220,10 @@ static void test_two_ranks__models_and_programs_are_compared_item_by_item(void *
         2, "differ", "1", "hooks",
         "the ranks declared different models; declaration 9 is \"block embed with 32 bytes of output, 32 saved\" "
         "on rank 0 and \"scope embed\" on rank 1");
+    expect_ranks(2, "differ", "1", "more",
+                 "declaration 14 is \"nothing more\" on rank 0 and \"scope extra\" on rank 1");
+    expect_ranks(2, "differ", "0", "more",
+                 "declaration 14 is \"scope extra\" on rank 0 and \"nothing more\" on rank 1");
     expect_ranks(3, "differ", "0", "promises", "the ranks compiled different programs; instruction ");
 }
 
@@ -231,12 +239,30 @@ static int remove_entry(const char *path, const struct stat *st, int kind, struc
     return remove(path);
 }
 
+static tess_status note_listed(void *user, const char *path, const tess_checkpoint_info *info) {
+    struct stat st;
+    char file[512];
+    uint64_t bytes = 0;
+    for (int r = 0; r < info->ranks; r++) {
+        snprintf(file, sizeof file, "%s/data-1-%05d-of-%05d.safetensors", path, r, info->ranks);
+        assert_int_equal(stat(file, &st), 0);
+        bytes += (uint64_t)st.st_size;
+    }
+    assert_int_equal(info->bytes, bytes);
+    assert_int_equal(info->step, 1);
+    ++*(int *)user;
+    return TESS_OK;
+}
+
 static void test_two_ranks__a_save_that_fails_on_one_fails_on_all(void **state) {
     (void)state;
     for (int n = 2; n <= 3; n++) {
         char dir[] = "/tmp/tessera-test-XXXXXX";
         assert_non_null(mkdtemp(dir));
         expect_ranks(n, "saves", dir, "", "");
+        int n_listed = 0;
+        assert_int_equal(tess_checkpoint_list(dir, note_listed, &n_listed), TESS_OK);
+        assert_int_equal(n_listed, 1);
         char *at_two = NULL;
         for (int loading = 1; loading <= 4; loading++) { /* any number of ranks has the same values */
             char *digest = expect_ranks(loading, "loads", dir, "", "");

@@ -213,6 +213,24 @@ static void test_wrong_calls__a_steps_numbers_are_finite(void **state) {
     assert_int_equal(tess_close(t), TESS_OK);
 }
 
+static void test_wrong_calls__names_and_sizes(void **state) {
+    (void)state;
+    tess *t = declared(0);
+    assert_int_equal(tess_scope_add(t, "a\x01z", 0, NULL), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "its name holds a control character"));
+    tess_close(t);
+    static const uint32_t sizes[] = { 8, 1 << 16, 7, (1 << 16) + 1 };
+    static _Alignas(8) char room[(1 << 16) + 8];
+    for (int i = 0; i < 4; i++) {
+        t = sharded();
+        tess_recovery *r = (tess_recovery *)(void *)room;
+        r->struct_size = sizes[i];
+        assert_int_equal(tess_recover(t, r), i < 2 ? TESS_OK : TESS_E_INVALID);
+        tess_close(t);
+    }
+    assert_string_equal(tess_last_error(), "tess_recover: struct_size is 65537; set it to sizeof(tess_recovery)");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_calls__before_there_is_anything_to_run),
@@ -221,6 +239,7 @@ int main(void) {
         cmocka_unit_test(test_wrong_calls__scopes_at_a_wrong_time),
         cmocka_unit_test(test_wrong_calls__summons_within_a_pass),
         cmocka_unit_test(test_wrong_calls__a_training_pass_has_a_backward),
+        cmocka_unit_test(test_wrong_calls__names_and_sizes),
         cmocka_unit_test(test_wrong_calls__a_steps_numbers_are_finite),
     };
     tess__log_set_least(TESS_LOG_ERROR);

@@ -22,11 +22,12 @@ enum { STEPS = 7, MIRROR = 2, DIES_AT = 4, MOST = 4, RESULTS_FD = 100 };
 typedef struct {                          /* what rank 0 says at the end */
     uint64_t digest, trained, step, lost; /* trained: without the buffer, which has seen one rank's data */
     uint32_t recoveries, ranks;
+    tess__kv_fits fits; /* what the launcher was told */
 } results;
 
 /* ---- as a rank ---- */
 
-static int own_rank, may_die;
+static int own_rank, may_die, large;
 
 #define CHECK(x)                                                                                                       \
     do                                                                                                                 \
@@ -42,6 +43,7 @@ static tess_status train(tess *t, toy *m, uint64_t from) {
     for (int64_t i = (int64_t)from; i < STEPS; i++) {
         int64_t w = tess_ranks(t), accum = tess_accum(t);
         tess_status s = TESS_OK;
+        m->skip = i == 2 && !large ? 1 : 0; /* an order that deviates, so that one side has compiled anew */
         for (int64_t k = 0; !s && k < accum; k++)
             s = toy_pass(t, m, TESS_PASS_TRAIN, (i * accum + k) * w + tess_rank(t), &loss);
         if (may_die && i == DIES_AT)
@@ -70,8 +72,9 @@ static int be_rank(const char *victims) {
     tess *t = NULL;
     toy m;
     own_rank = atoi(getenv("RANK"));
+    large = *victims == 'L';
     may_die = strchr(victims, '0' + own_rank) && !getenv("TESSERA_GENERATION");
-    CHECK(!tess_open(&o, &t) && !toy_declare(t, &m, 0) && !tess_shard(t, toy_fill, NULL));
+    CHECK(!tess_open(&o, &t) && !toy_declare(t, &m, large ? TOY_LARGE : 0) && !tess_shard(t, toy_fill, NULL));
     tess_status s = tess_recover(t, &got);
     CHECK(!s && !got.recovered == !getenv("TESSERA_GENERATION"));
     while (!(s = train(t, &m, got.step)) ? 0 : s == TESS_E_LOST)
@@ -140,11 +143,11 @@ static int32_t rank_of(const run *x, pid_t pid) {
     return -1;
 }
 
-/* Ranks that are killed are replaced, or left out when `fewer`. */
+/* Ranks that are killed are replaced, or left out when `fewer`. VICTIMS: their digits; behind an L of the large toy. */
 static results run_ranks(int32_t ranks, const char *victims, int fewer, const char *strategy) {
     run x = { .ranks = ranks };
     results got = { .digest = 0 };
-    int fd[2], status, dead = 0, left = ranks, going = (int)strlen(victims);
+    int fd[2], status, dead = 0, left = ranks, going = (int)strlen(victims) - (*victims == 'L');
     int32_t members[MOST], n = 0;
     snprintf(x.path, sizeof x.path, "/tmp/test_recover-%d.sock", (int)getpid());
     snprintf(x.victims, sizeof x.victims, "%s", *victims ? victims : "-");
@@ -182,6 +185,7 @@ static results run_ranks(int32_t ranks, const char *victims, int fewer, const ch
     assert_int_equal(read(fd[0], &got, sizeof got), sizeof got);
     close(fd[0]);
     close(fd[1]);
+    (void)tess__kv_server_fits(x.server, &got.fits); /* one rank alone has no images and says nothing */
     tess__kv_server_stop(x.server);
     tess__kv_server_stop(x.old);
     unsetenv("TESSERA_STRATEGY");
@@ -200,10 +204,20 @@ static void expect_recovery(int32_t ranks, const char *victims, int32_t fewer, c
     assert_in_range(r.lost, 0, 1); /* who is left may have stepped before it hears of the death */
 }
 
+static void expect_fits(const results *r, int32_t stride, int32_t replicas, int32_t n, int32_t most) {
+    assert_int_equal(r->fits.stride, stride);
+    assert_int_equal(r->fits.replicas, replicas);
+    assert_int_equal(r->fits.n, n);
+    for (int32_t i = 0; i < n; i++)
+        assert_int_equal(r->fits.fits[i], most >> i);
+}
+
 static void test_recover__another_process_takes_the_place_of_a_lost_rank(void **state) {
     (void)state;
     results two = run_ranks(2, "", 0, "full"), three = run_ranks(3, "", 0, "full");
     assert_int_equal(two.recoveries + three.recoveries, 0);
+    expect_fits(&two, 1, 0, 1, 1);
+    expect_fits(&three, 1, 0, 1, 1); /* 2 do not divide 3 microbatches */
     expect_recovery(2, "0", 0, "full", &two);
     expect_recovery(3, "1", 0, "full", &three);
     expect_recovery(3, "2", 0, "none", &three);
@@ -213,9 +227,17 @@ static void test_recover__another_process_takes_the_place_of_a_lost_rank(void **
 static void test_recover__the_others_go_on_with_the_same_microbatches(void **state) {
     (void)state;
     results two = run_ranks(2, "", 0, "full"), four = run_ranks(4, "", 0, "full");
+    expect_fits(&four, 2, 0, 2, 2); /* 2 and 1 */
     expect_recovery(2, "0", 1, "full", &two);
     expect_recovery(4, "23", 2, "full", &four);
     expect_recovery(4, "03", 2, "none", &four);
+}
+
+/* An image of several pieces, the last of them short. */
+static void test_recover__a_large_image_comes_back_whole(void **state) {
+    (void)state;
+    results whole = run_ranks(2, "L", 0, "full");
+    expect_recovery(2, "L1", 0, "full", &whole);
 }
 
 int main(int argc, char **argv) {
@@ -223,6 +245,7 @@ int main(int argc, char **argv) {
         return be_rank(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recover__another_process_takes_the_place_of_a_lost_rank),
+        cmocka_unit_test(test_recover__a_large_image_comes_back_whole),
         cmocka_unit_test(test_recover__the_others_go_on_with_the_same_microbatches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

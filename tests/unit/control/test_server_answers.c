@@ -78,7 +78,7 @@ static void expect_error(world *w, int r, uint32_t id, int32_t status, const cha
     expect_answer(w, r, TESS__WIRE_ERROR, id, status, text, (uint32_t)strlen(text));
 }
 
-static void test_kv_exchange__sets_answer_the_gets_that_wait(void **state) {
+static void test_server_answers__sets_answer_the_gets_that_wait(void **state) {
     (void)state;
     world w;
     open_world(&w);
@@ -113,7 +113,7 @@ static void test_kv_exchange__sets_answer_the_gets_that_wait(void **state) {
     close_world(&w);
 }
 
-static void test_kv_exchange__each_gets_all_in_the_order_of_ranks(void **state) {
+static void test_server_answers__each_gets_all_in_the_order_of_ranks(void **state) {
     (void)state;
     static const int orders[][RANKS] = { { 0, 1, 2 }, { 2, 1, 0 }, { 1, 2, 0 } };
     world w;
@@ -134,7 +134,7 @@ static void test_kv_exchange__each_gets_all_in_the_order_of_ranks(void **state) 
     close_world(&w);
 }
 
-static void test_kv_exchange__what_cannot_complete_is_said_to_all_who_wait(void **state) {
+static void test_server_answers__what_cannot_complete_is_said_to_all_who_wait(void **state) {
     (void)state;
     static const char sizes[] = "exchange 'x': rank 1 passes 4 bytes, rank 2 3";
     static const char keys[] = "the ranks disagree about what comes next: rank 0 is at 'x', rank 2 at 'y'";
@@ -164,7 +164,7 @@ static void test_kv_exchange__what_cannot_complete_is_said_to_all_who_wait(void 
     close_world(&w);
 }
 
-static void test_kv_exchange__all_ranks_together_have_64_mib(void **state) {
+static void test_server_answers__all_ranks_together_have_64_mib(void **state) {
     (void)state;
     enum { MOST = (64 << 20) / 17 }; /* of each of 17 ranks; of whom one comes */
     static unsigned char value[MOST + 1];
@@ -186,7 +186,7 @@ static void test_kv_exchange__all_ranks_together_have_64_mib(void **state) {
     tess__kv_server_stop(server);
 }
 
-static void test_kv_exchange__who_said_goodbye_is_not_waited_for(void **state) {
+static void test_server_answers__who_said_goodbye_is_not_waited_for(void **state) {
     (void)state;
     static const char ended[] = "rank 2 has ended, while others wait for it at 'x'";
     world w;
@@ -223,7 +223,7 @@ static void test_kv_exchange__who_said_goodbye_is_not_waited_for(void **state) {
     close_world(&w);
 }
 
-static void test_kv_exchange__what_the_launcher_asks_is_answered(void **state) {
+static void test_server_answers__what_the_launcher_asks_is_answered(void **state) {
     (void)state;
     tess__kv_fits fits = { .stride = 2, .replicas = 1, .n = 2, .fits = { 2, 1 } }, got = { .stride = 9 };
     world w;
@@ -253,7 +253,7 @@ static void test_kv_exchange__what_the_launcher_asks_is_answered(void **state) {
 }
 
 /* A number of sizes that cannot be is as good as nothing said. */
-static void test_kv_exchange__only_so_many_sizes_fit(void **state) {
+static void test_server_answers__only_so_many_sizes_fit(void **state) {
     (void)state;
     static const int32_t n[] = { -1, 0, TESS__KV_FITS_MAX, TESS__KV_FITS_MAX + 1 };
     for (int i = 0; i < 4; i++) {
@@ -292,7 +292,7 @@ static void use_world(void) {
 }
 
 /* Of one arena, so that the count is of all threads. */
-static void test_kv_exchange__a_server_gives_back_what_it_held(void **state) {
+static void test_server_answers__a_server_gives_back_what_it_held(void **state) {
     (void)state;
     enum { TIMES = 64, SLACK = 32 * TIMES }; /* less than any table's entry, each time */
     for (int i = 0; i < 8; i++)
@@ -304,7 +304,7 @@ static void test_kv_exchange__a_server_gives_back_what_it_held(void **state) {
 }
 
 /* Rank 1 of four is not among those who go on: their numbers are new ones, and the launcher's stay the old ones. */
-static void test_kv_exchange__a_smaller_group_is_numbered_anew(void **state) {
+static void test_server_answers__a_smaller_group_is_numbered_anew(void **state) {
     (void)state;
     static const int32_t members[] = { 2, 0, 3 };
     const tess__kv_terms terms = { .launcher = 1, .members = members, .world = 4 };
@@ -338,7 +338,7 @@ static void test_kv_exchange__a_smaller_group_is_numbered_anew(void **state) {
     close_world(&w);
 }
 
-static void test_kv_exchange__a_store_counts_what_it_holds(void **state) {
+static void test_server_answers__a_store_counts_what_it_holds(void **state) {
     (void)state;
     static char value[4 << 20];
     const char *why;
@@ -378,16 +378,16 @@ static void test_kv_exchange__a_store_counts_what_it_holds(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kv_exchange__sets_answer_the_gets_that_wait),
-        cmocka_unit_test(test_kv_exchange__each_gets_all_in_the_order_of_ranks),
-        cmocka_unit_test(test_kv_exchange__what_cannot_complete_is_said_to_all_who_wait),
-        cmocka_unit_test(test_kv_exchange__all_ranks_together_have_64_mib),
-        cmocka_unit_test(test_kv_exchange__who_said_goodbye_is_not_waited_for),
-        cmocka_unit_test(test_kv_exchange__what_the_launcher_asks_is_answered),
-        cmocka_unit_test(test_kv_exchange__only_so_many_sizes_fit),
-        cmocka_unit_test(test_kv_exchange__a_server_gives_back_what_it_held),
-        cmocka_unit_test(test_kv_exchange__a_smaller_group_is_numbered_anew),
-        cmocka_unit_test(test_kv_exchange__a_store_counts_what_it_holds),
+        cmocka_unit_test(test_server_answers__sets_answer_the_gets_that_wait),
+        cmocka_unit_test(test_server_answers__each_gets_all_in_the_order_of_ranks),
+        cmocka_unit_test(test_server_answers__what_cannot_complete_is_said_to_all_who_wait),
+        cmocka_unit_test(test_server_answers__all_ranks_together_have_64_mib),
+        cmocka_unit_test(test_server_answers__who_said_goodbye_is_not_waited_for),
+        cmocka_unit_test(test_server_answers__what_the_launcher_asks_is_answered),
+        cmocka_unit_test(test_server_answers__only_so_many_sizes_fit),
+        cmocka_unit_test(test_server_answers__a_server_gives_back_what_it_held),
+        cmocka_unit_test(test_server_answers__a_smaller_group_is_numbered_anew),
+        cmocka_unit_test(test_server_answers__a_store_counts_what_it_holds),
     };
     mallopt(M_ARENA_MAX, 1);
     return cmocka_run_group_tests(tests, NULL, NULL);

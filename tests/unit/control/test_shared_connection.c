@@ -44,7 +44,7 @@ static int32_t connected_within(tess__kv_server *server, int32_t n) {
     return tess__kv_server_connected(server);
 }
 
-static void test_control_share__engines_share_a_connection_and_come_back_on_it(void **state) {
+static void test_shared_connection__engines_share_a_connection_and_come_back_on_it(void **state) {
     (void)state;
     tess__kv_server *server = start_here(1);
     tess__world w = world_at(place());
@@ -83,7 +83,7 @@ static void test_control_share__engines_share_a_connection_and_come_back_on_it(v
 }
 
 /* Between two engines the ranks may have been told to meet elsewhere. */
-static void test_control_share__another_world_is_another_connection(void **state) {
+static void test_shared_connection__another_world_is_another_connection(void **state) {
     (void)state;
     char other[80];
     int32_t port = 0;
@@ -96,6 +96,10 @@ static void test_control_share__another_world_is_another_connection(void **state
     assert_int_equal(tess__control_join(&w, on_lost, &news, &seat), TESS_OK);
     assert_int_equal(connected_within(here, 1), 1);
     tess__control_leave(&seat, 1);
+    tess__world same = w; /* but for one word: the same server has seen this rank already */
+    same.port++;
+    assert_int_equal(tess__control_join(&same, on_lost, &news, &seat), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "rank 0 has joined already"));
     assert_int_equal(tess__control_join(&x, on_lost, &news, &seat), TESS_OK);
     assert_int_equal(connected_within(there, 1), 1);
     assert_int_equal(connected_within(here, 0), 0);
@@ -116,7 +120,7 @@ static void test_control_share__another_world_is_another_connection(void **state
     tess__kv_server_stop(here);
 }
 
-static void test_control_share__every_engine_hears_of_a_loss(void **state) {
+static void test_shared_connection__every_engine_hears_of_a_loss(void **state) {
     (void)state;
     tess__kv_server *server = start_here(1);
     tess__world w = world_at(place());
@@ -150,7 +154,7 @@ static void test_control_share__every_engine_hears_of_a_loss(void **state) {
     tess__kv_server_stop(server);
 }
 
-static void test_control_share__a_report_says_what_the_rank_did_at_that_moment(void **state) {
+static void test_shared_connection__a_report_says_what_the_rank_did_at_that_moment(void **state) {
     (void)state;
     tess__kv_server *server = start_here(1);
     tess__world w = world_at(place());
@@ -180,7 +184,7 @@ static void test_control_share__a_report_says_what_the_rank_did_at_that_moment(v
 }
 
 /* The launcher has its ranks end with it; one that uses this library hears of the end, and says so itself. */
-static void test_control_share__a_launched_rank_outlives_its_launcher(void **state) {
+static void test_shared_connection__a_launched_rank_outlives_its_launcher(void **state) {
     (void)state;
     static const int before[] = { SIGTERM, SIGUSR1, 0 }, after[] = { 0, SIGUSR1, 0 };
     tess__kv_server *server = start_here(1);
@@ -207,11 +211,11 @@ static void test_control_share__a_launched_rank_outlives_its_launcher(void **sta
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_control_share__engines_share_a_connection_and_come_back_on_it),
-        cmocka_unit_test(test_control_share__another_world_is_another_connection),
-        cmocka_unit_test(test_control_share__a_launched_rank_outlives_its_launcher),
-        cmocka_unit_test(test_control_share__a_report_says_what_the_rank_did_at_that_moment),
-        cmocka_unit_test(test_control_share__every_engine_hears_of_a_loss),
+        cmocka_unit_test(test_shared_connection__engines_share_a_connection_and_come_back_on_it),
+        cmocka_unit_test(test_shared_connection__another_world_is_another_connection),
+        cmocka_unit_test(test_shared_connection__a_launched_rank_outlives_its_launcher),
+        cmocka_unit_test(test_shared_connection__a_report_says_what_the_rank_did_at_that_moment),
+        cmocka_unit_test(test_shared_connection__every_engine_hears_of_a_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
