@@ -8,9 +8,10 @@
 # place or not.
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
-gpt="gpt $(brief_text) --layers 2 --heads 2 --width 32 --context 16 --batch 2 --threads 1 --precision bf16"
+brief=$(brief_text)
+gpt="gpt --layers 2 --heads 2 --width 32 --context 16 --batch 2 --threads 1 --precision bf16"
 train() { # FILE OPTION…
-  "$TESSERA" train $gpt --steps 6 --quiet --json="$1" "${@:2}" >out 2>&1 || fail "train ${*:2}: $(tail -n 3 out)"
+  "$TESSERA" train $gpt $brief --steps 6 --quiet --json="$1" "${@:2}" >out 2>&1 || fail "train ${*:2}: $(tail -n 3 out)"
 }
 same() { [ "$(summary params_digest whole.json)" = "$(summary params_digest "$1")" ] || fail "another digest: $2"; }
 planned() { # FILE WHAT

@@ -98,8 +98,8 @@ static size_t cover(int i, int j, int k, uint32_t *state, cell *out) {
     size_t n = 0;
     cell seed;
     for (int x = 0; x < axes[i].n * axes[j].n * axes[k].n; x++) {
+        seed = (cell){ .large = 0, .whole = 0 };
         memset(seed.v, UNSET, sizeof seed.v);
-        seed.large = 0;
         seed.v[i] = (unsigned char)(x % axes[i].n);
         seed.v[j] = (unsigned char)(x / axes[i].n % axes[j].n);
         seed.v[k] = (unsigned char)(x / axes[i].n / axes[j].n);

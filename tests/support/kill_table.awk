@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The table of tests/e2e/test_kill_table_slow.sh from its lines "phase|comm|outcome|call_us|death_us", one for each kill, of the
+# The table of tests/e2e/test_kill.sh, with TABLE=1, from its lines "phase|comm|outcome|call_us|death_us", one for each kill, of the
 # survivor that took longest: from its own engine call, and from the death. Rows by phase, by comm and of all.
 BEGIN { FS = "|" }
 function add(row) {
