@@ -43,6 +43,7 @@ for model in $models; do "$TESSERA" train $model --help >"$model.help"; done
     echo
   done
 } >defaults
+rm ./*.help # which completion would offer
 [ "$(sed -n '/^| default |/,/^$/p' "$SOURCE/docs/train.md" | sed '/^$/d')" = "$(cat defaults)" ] || fail "docs/train.md has other defaults than help: $(cat defaults)"
 # A screen: one line per option; the examples are the model's own; without a model, names alone.
 for model in mnist gpt gpt2 llama convbn linear; do
