@@ -194,17 +194,3 @@ tess_status tess__ledger_read(const tess__plan *p, uint32_t of, tess_ledger_fn f
     tess__ledger_free(&r.ledger);
     return s;
 }
-
-tess__fullest tess__ledger_fullest(const tess__plan *p, uint32_t domain) {
-    tess__fullest f = { -1, 0, -1 };
-    uint64_t most = 0;
-    for (int32_t i = 0; i < TESS__N_PROGRAMS; i++)
-        if (p->programs[i].n_instrs && p->programs[i].live_peak_bytes[domain] > most) {
-            most = p->programs[i].live_peak_bytes[domain];
-            f = (tess__fullest){ i, p->programs[i].peak_instr[domain], -1 };
-        }
-    for (int32_t k = 0; f.program >= 0 && k < p->programs[f.program].n_points; k++)
-        if (p->programs[f.program].points[k].at <= f.instr)
-            f.point = k;
-    return f;
-}

@@ -38,11 +38,4 @@ int32_t tess__ledger_programs(const tess__plan *, uint32_t of, int32_t *out);
 
 /** Reads the programs of a step: `fn` gets each point and, last, the peak. */
 tess_status tess__ledger_read(const tess__plan *, uint32_t of, tess_ledger_fn fn, void *user);
-
-typedef struct {            /* where a plan is fullest */
-    int32_t program, instr; /* TESS__P_… of the program, and the instruction; program -1: at rest */
-    int32_t point;          /* the last ledger point before it in that program, or -1 */
-} tess__fullest;
-/** Finds it over all programs that the run may enter, for one domain. */
-tess__fullest tess__ledger_fullest(const tess__plan *, uint32_t domain);
 #endif

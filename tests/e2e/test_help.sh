@@ -11,7 +11,7 @@ lacks() { ! grep -Eq -- "$1" out || fail "'$1' is in the help: $(cat out)"; }
 help train gpt
 groups=$(grep -E '^[A-Z][a-z ]*:$' out | tr -d '\n')
 [ "$groups" = "Model:Data:Optimizer:Memory:Ranks and devices:Output:Examples:" ] || fail "groups are $groups"
-shows '^      --layers N +layers \[4\]$'
+shows '^      --layers N +number of layers \[4\]$'
 shows '^      --lr RATE .*\[0\.002\]$'
 shows '^      --steps S .*\[2000\]$'
 shows '^  -n, --ranks N '
@@ -23,11 +23,28 @@ lacks '--layers|--steps.*\['
 awk 'length > 130 { exit 1 }' out || fail "a long line" # bytes; 100 columns
 for word in -h '-?'; do
   expect 0 "$TESSERA" train gpt "$word"
-  shows '--layers N +layers \[4\]$'
+  shows '--layers N +number of layers \[4\]$'
 done
 expect 0 "$TESSERA" train --help gpt --steps 3 # wherever it stands
-shows '--layers N +layers \[4\]$'
+shows '--layers N +number of layers \[4\]$'
 
+# Each model's own defaults are those of docs/train.md.
+models="mnist gpt gpt2 llama convbn linear"
+for model in $models; do "$TESSERA" train $model --help >"$model.help"; done
+{
+  echo "| default |$(printf ' %s |' $models)"
+  echo "| --- |$(printf ' --- |%.0s' $models)"
+  for option in batch steps epochs optimizer lr momentum weight-decay clip layers heads width context image-size hidden sample; do
+    printf '| `--%s` |' $option
+    for model in $models; do
+      sed -n "s/^ *--$option .*\\[\\([^]]*\\)\\]\$/\\1/p" $model.help | tr -d '\n' | sed 's/^./ &/'
+      printf ' |'
+    done
+    echo
+  done
+} >defaults
+rm ./*.help # which completion would offer
+[ "$(sed -n '/^| default |/,/^$/p' "$SOURCE/docs/train.md" | sed '/^$/d')" = "$(cat defaults)" ] || fail "docs/train.md has other defaults than help: $(cat defaults)"
 # A screen: one line per option; the examples are the model's own; without a model, names alone.
 for model in mnist gpt gpt2 llama convbn linear; do
   help train $model

@@ -145,6 +145,14 @@ refuse "nowhere.safetensors: No such file" nowhere.safetensors
 head -c 1000 small.safetensors >cut.safetensors
 refuse "cut.safetensors: offset 0: a header of [0-9]+ bytes, expected at most 992" cut.safetensors
 refuse "neither model.safetensors.index.json nor model.safetensors" "$PWD"
+# A folder of a model that the command trains: what plans the model itself, with the activations that it has.
+cp -r "$SOURCE/tests/reference/data/hf-llama-tied" l8b
+expect 0 "$TESSERA" plan l8b
+grep -q '^activations: an estimate .*; `tessera plan llama --model l8b` plans the model itself$' out || fail "no hint: $(cat out)"
+expect 0 "$TESSERA" plan llama --model l8b
+rm l8b/*.safetensors
+refuse "model.safetensors is in this folder; .tessera plan llama --config l8b/config.json. plans the model itself" l8b/
+expect 0 "$TESSERA" plan llama --config l8b/config.json
 sed 's/BF16/F12/' small.safetensors >type.safetensors # one byte less than the length says
 refuse "type.safetensors: offset" type.safetensors
 echo '{"weight_map":{"x":"b.safetensors"}}' >folder/model.safetensors.index.json

@@ -62,7 +62,7 @@ const tool_subject plan_subjects[] = {
     { "mnist", "a convolutional network on digits; without --data the tool draws them" },
     { "gpt", "a language model of bytes; without --data on Tessera's documentation" },
     { "gpt2", "GPT-2 from a Hugging Face folder (--model) or from scratch (--config)" },
-    { "llama", "Llama: the same, with rotary positions and grouped queries" },
+    { "llama", "Llama from a Hugging Face folder (--model) or from scratch (--config)" },
     { "convbn", "the network of PyTorch's FSDP memory test, on images of noise" },
     { "linear", "one 3 x 3 layer for one step, compared with its closed form" },
     { NULL, NULL },

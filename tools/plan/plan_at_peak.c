@@ -8,6 +8,20 @@
 
 #include "tools/support/progress.h"
 
+plan_fullest plan_fullest_find(const tess__plan *p, uint32_t domain) {
+    plan_fullest f = { -1, 0, -1 };
+    uint64_t most = 0;
+    for (int32_t i = 0; i < TESS__N_PROGRAMS; i++)
+        if (p->programs[i].n_instrs && p->programs[i].live_peak_bytes[domain] > most) {
+            most = p->programs[i].live_peak_bytes[domain];
+            f = (plan_fullest){ i, p->programs[i].peak_instr[domain], -1 };
+        }
+    for (int32_t k = 0; f.program >= 0 && k < p->programs[f.program].n_points; k++)
+        if (p->programs[f.program].points[k].at <= f.instr)
+            f.point = k;
+    return f;
+}
+
 static int larger_first(const void *a, const void *b) {
     const tess__buffer *x = *(const tess__buffer *const *)a, *y = *(const tess__buffer *const *)b;
     if (x->bytes != y->bytes)
@@ -45,7 +59,7 @@ const char *plan_alive_what(const tess__buffer *b) {
     }
 }
 
-int plan_alive_find(const tess__plan *plan, tess__fullest f, uint32_t domain, plan_alive *a) {
+int plan_alive_find(const tess__plan *plan, plan_fullest f, uint32_t domain, plan_alive *a) {
     const tess__program *p = f.program < 0 ? NULL : &plan->programs[f.program];
     *a = (plan_alive){ .domain = domain, .instr = f.instr };
     a->buffers = p ? calloc((size_t)p->n_buffers + 1, sizeof *a->buffers) : NULL;

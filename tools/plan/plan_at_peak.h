@@ -4,6 +4,13 @@
 #include "core/readers/ledger.h"
 #include "plan.h"
 
+typedef struct {            /* where a plan is fullest */
+    int32_t program, instr; /* TESS__P_… of the program, and the instruction; program -1: at rest */
+    int32_t point;          /* the last ledger point before it in that program, or -1 */
+} plan_fullest;
+/** Finds it over all programs that the run may enter, for one domain. */
+plan_fullest plan_fullest_find(const tess__plan *, uint32_t domain);
+
 typedef struct { /* step buffers alive where a domain is fullest, largest first */
     uint32_t domain;
     int32_t instr, n;
@@ -11,7 +18,7 @@ typedef struct { /* step buffers alive where a domain is fullest, largest first 
 } plan_alive;
 
 /** Whether there are any; the result is freed by plan_alive_free in any case. */
-int plan_alive_find(const tess__plan *, tess__fullest, uint32_t domain, plan_alive *out);
+int plan_alive_find(const tess__plan *, plan_fullest, uint32_t domain, plan_alive *out);
 void plan_alive_free(plan_alive *);
 const char *plan_alive_name(const tess__plan *, const tess__buffer *); /* of its unit or block; null: none */
 const char *plan_alive_what(const tess__buffer *);

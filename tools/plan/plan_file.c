@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "plan_file_model.h"
+#include "tools/support/hf_import.h"
 #include <tessera/inspect.h>
 
 struct plan_file {
@@ -14,7 +15,7 @@ struct plan_file {
     plan_model m;
     plan_config config;
     int has_config, estimate;
-    char note[320];
+    char note[640];
 };
 
 /* ---- which file -------------------------------------------------------------------------------- */
@@ -46,17 +47,33 @@ static int join(char out[4096], const char *folder, const char *beside, const ch
     return n > 0 && n < 4096;
 }
 
+/* Names the command that plans the model itself: "; `tessera plan llama --model l8b` …". Empty for a folder of no model
+ * that the command trains. */
+static const char *better(const char *folder, int has_weights, char out[320]) {
+    hf_source s;
+    out[0] = 0;
+    if (hf_source_read(folder, &s) == TESS_OK && s.model[0] && strlen(folder) < 200)
+        snprintf(out, 320, "; `tessera plan %s %s %s%s` plans the model itself", s.model,
+                 has_weights ? "--model" : "--config", folder,
+                 has_weights              ? ""
+                 : ends_with(folder, "/") ? "config.json"
+                                          : "/config.json");
+    hf_source_free(&s);
+    return out;
+}
+
 /* The file that stands for a folder. */
 static tess_status find_in_folder(const char *folder, char out[4096]) {
+    char hint[320];
     if (!join(out, folder, NULL, "model.safetensors.index.json"))
         return tess_fail(TESS_E_DATA, "%.200s: the path is too long", folder);
     if (exists(out))
         return TESS_OK;
     join(out, folder, NULL, "model.safetensors");
-    return exists(out)
-               ? TESS_OK
-               : tess_fail(TESS_E_DATA,
-                           "%s: neither model.safetensors.index.json nor model.safetensors is in this folder", folder);
+    return exists(out) ? TESS_OK
+                       : tess_fail(TESS_E_DATA,
+                                   "%s: neither model.safetensors.index.json nor model.safetensors is in this folder%s",
+                                   folder, better(folder, 0, hint));
 }
 
 /* ---- reading ----------------------------------------------------------------------------------- */
@@ -223,12 +240,14 @@ static tess_status compute_width(const tess *t, uint64_t *out) {
 static tess_status estimate(plan_file *f, tess *t) {
     const plan_config *c = &f->config;
     uint64_t width = 0;
+    char hint[320] = "";
     tess_status status = compute_width(t, &width);
     if (status != TESS_OK)
         return status;
     snprintf(f->note, sizeof f->note,
-             "activations: an estimate for a decoder, batch %llu, context %llu, %llu bytes each (docs/model-json.md)",
-             (unsigned long long)c->batch, (unsigned long long)c->context, (unsigned long long)width);
+             "activations: an estimate for a decoder, batch %llu, context %llu, %llu bytes each (docs/model-json.md)%s",
+             (unsigned long long)c->batch, (unsigned long long)c->context, (unsigned long long)width,
+             is_folder(f->path) ? better(f->path, 1, hint) : "");
     return plan_config_activations(&f->m, f->path, c, width);
 }
 

@@ -21,7 +21,7 @@ typedef struct { /* all that is said, gathered once */
     int32_t communicators;
     int over; /* its budget */
     double seconds;
-    tess__fullest fullest;
+    plan_fullest fullest;
     plan_alive alive;
     uint32_t domain; /* of the peak that is described: the device's unless all is on the host */
     int32_t largest; /* unit by unsharded bytes */
@@ -68,7 +68,7 @@ static tess_status gather(const plan_source *s, tess_status over, facts *f) {
     f->backend = tess__stated_bytes(f->plan);
     f->communicators = tess__n_communicators(&f->plan->setup);
     f->domain = f->stats.planned_peak_bytes[TESS_DOMAIN_DEVICE] ? TESS_DOMAIN_DEVICE : TESS_DOMAIN_HOST;
-    f->fullest = tess__ledger_fullest(f->plan, f->domain);
+    f->fullest = plan_fullest_find(f->plan, f->domain);
     plan_alive_find(f->plan, f->fullest, f->domain, &f->alive);
     find_largest(f);
     return TESS_OK;

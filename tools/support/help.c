@@ -51,12 +51,6 @@ int tool_help_form(const char *text) {
 }
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
-/* "gpt: layers" is the table's text for all models; beside a subject its name is said already. */
-static const char *without_subject(const char *help, const char *subject) {
-    size_t n = subject ? strlen(subject) : 0;
-    return n && strncmp(help, subject, n) == 0 && strncmp(help + n, ": ", 2) == 0 ? help + n + 2 : help;
-}
-
 static void row_of_shared(const tool_option *o, const tool_page *page, const char *subject, help_row *out) {
     const tool_option known = tool_option_of(o);
     const char *takers = tool_help_takers(page, o->key);
@@ -64,7 +58,7 @@ static void row_of_shared(const tool_option *o, const tool_page *page, const cha
                        .name = o->key,
                        .value = o->value,
                        .value_optional = tool_option_may_stand_alone(o->key),
-                       .help = without_subject(known.help, subject),
+                       .help = known.help,
                        .choices = known.choices,
                        .fallback = known.fallback,
                        .subjects = subject  ? NULL

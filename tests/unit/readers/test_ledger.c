@@ -312,24 +312,6 @@ static void test_ledger__memory_of_the_program_is_on_both_sides(void **state) {
     assert_int_equal(tess_close(t), TESS_OK);
 }
 
-/* ---- where the plan is fullest ---- */
-
-static void test_ledger__the_fullest_instruction_books_the_planned_peak(void **state) {
-    (void)state;
-    toy m;
-    tess *t = open_toy(&m, 1, 1, 4);
-    tess__fullest f = tess__ledger_fullest(&t->plan, TESS_DOMAIN_DEVICE);
-    assert_true(f.program >= 0 && f.program < TESS__N_PROGRAMS);
-    const tess__program *p = &t->plan.programs[f.program];
-    assert_int_equal(p->instrs[f.instr].op, TESS__ALLOC);
-    assert_true(f.point < p->n_points);
-    if (f.point >= 0)
-        assert_true(p->points[f.point].at <= f.instr);
-    for (int i = 0; i < TESS__N_PROGRAMS; i++)
-        assert_true(t->plan.programs[i].live_peak_bytes[1] <= p->live_peak_bytes[1]);
-    assert_int_equal(tess_close(t), TESS_OK);
-}
-
 /* ---- refusals ---- */
 
 static void test_ledger__bad_calls_are_refused_and_do_not_end_the_engine(void **state) {
@@ -518,7 +500,6 @@ int main(void) {
         cmocka_unit_test(test_ledger__units_have_their_copies),
         cmocka_unit_test(test_ledger__reset_makes_now_the_peak),
         cmocka_unit_test(test_ledger__memory_of_the_program_is_on_both_sides),
-        cmocka_unit_test(test_ledger__the_fullest_instruction_books_the_planned_peak),
         cmocka_unit_test(test_ledger__bad_calls_are_refused_and_do_not_end_the_engine),
         cmocka_unit_test(test_ledger__an_older_struct_is_filled_as_far_as_it_goes),
         cmocka_unit_test(test_ledger__after_the_loss_and_after_the_step_is_what_is_planned),

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "core/engine/state.h"
+#include "tools/plan/plan_at_peak.h"
 #include "tools/plan/plan_file.h"
 #include "tests/unit/scratch_dir.h"
 
@@ -217,6 +218,26 @@ static void test_plan_file__names_become_blocks_in_forward_order(void **state) {
     for (int i = 0; i < 8; i++)
         assert_string_equal(p.t->plan.model.scopes[i].name, order[i]);
     assert_int_equal(p.t->plan.model.scopes[4].n_params, 2);
+    end(&p);
+}
+
+static void test_plan_file__the_fullest_instruction_books_the_planned_peak(void **state) {
+    (void)state;
+    const decoder model = { 100, 64, 32, 96, 3 };
+    header h = { 0 };
+    llama(&h, &model);
+    write_header("m.safetensors", &h);
+    planned p = plan(scratch_path(&dir, "m.safetensors"), 1, "full", "sgd", "fp32");
+    plan_fullest f = plan_fullest_find(&p.t->plan, TESS_DOMAIN_DEVICE);
+    assert_in_range(f.program, 0, TESS__N_PROGRAMS - 1);
+    const tess__program *program = &p.t->plan.programs[f.program];
+    assert_int_equal(program->instrs[f.instr].op, TESS__ALLOC);
+    assert_true(f.point < program->n_points);
+    if (f.point >= 0)
+        assert_true(program->points[f.point].at <= f.instr);
+    for (int i = 0; i < TESS__N_PROGRAMS; i++)
+        assert_true(p.t->plan.programs[i].live_peak_bytes[TESS_DOMAIN_DEVICE] <=
+                    program->live_peak_bytes[TESS_DOMAIN_DEVICE]);
     end(&p);
 }
 
@@ -602,6 +623,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(resting_bytes_of_large_decoders_equal_the_closed_form),
         TEST(names_become_blocks_in_forward_order),
+        TEST(the_fullest_instruction_books_the_planned_peak),
         TEST(whole_numbers_and_statistics_are_buffers),
         TEST(activations_of_a_decoder_follow_the_formula),
         TEST(a_head_that_is_the_embedding_is_tied),
