@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 200
+# timeout: 600
 # processors: 2
 # Those who look on: --watch serves the report while a run trains, read-only and to this host alone, whatever callers do;
 # --tensorboard writes events that are there when their step is. Neither changes a bit, nor allocates in a step.
@@ -24,7 +24,7 @@ grep -aq '| lr | 0.002 |' board/* || fail "the settings of the run are not there
 # Nor when somebody asks for the page all the time.
 "$TESSERA" train "${tiny[@]}" --steps 3000 --batch 8 --quiet --watch --json=polled.json >out 2>err &
 pid=$!
-is_there() { grep -q '"event":"start".*"watch":"http' polled.json; }
+is_there() { grep -q '"event":"start".*"watch":"http' polled.json 2>/dev/null; }
 within 60 is_there || fail "the start has no address: $(cat err)"
 url=$(sed -n 's/.*"event":"start".*"watch":"\([^"]*\)".*/\1/p' polled.json)
 asked=0
