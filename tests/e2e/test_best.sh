@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 300
+# timeout: 600
 # processors: 2
 # Evaluations steer a run: --patience ends it where the losses say so, --keep-best keeps the best checkpoint beside the
 # newest, ckpt list and prune know it, and a run that goes on, or loses a rank, decides as one that was never interrupted.
@@ -72,21 +72,30 @@ two=("${tiny[@]}" -n 2 --batch 8 --accum 8 --deterministic --steps 120 --eval-ev
 expect 0 "$TESSERA" train "${two[@]}"
 want="$(summary steps two.json) $(summary best_step two.json) $(summary best_loss two.json) $(summary params_digest two.json)"
 [ "${want%% *}" -lt 120 ] || fail "two ranks: patience is long: $want"
-seen() { [ "$(losses two.json 2>/dev/null | wc -l)" -ge 2 ] || gone $pid; }
-recoveries=0
-for ((try = 0; try < 5 && recoveries == 0; try++)); do # it may have ended by then
-  rm two.json
-  "$TESSERA" train "${two[@]}" --mirror 2 >out 2>err &
-  pid=$!
-  within 30 seen || fail "no evaluations: $(cat err)"
-  kill -KILL "$(pgrep -P $pid | tail -n 1)" 2>/dev/null || true
-  ends $pid 60
-  [ $code = 0 ] || continue
-  recoveries=$(summary recoveries two.json)
-  [ "$(summary steps two.json) $(summary best_step two.json) $(summary best_loss two.json) $(summary params_digest two.json)" = "$want" ] ||
-    fail "with a rank lost: $(tail -n 1 two.json), expected $want"
-done
-[ "$recoveries" -ge 1 ] || fail "no recovery: $(cat err)"
+past=$(($(summary best_step two.json) / 6 + 1)) # evaluations after which only those who remember know the best
+seen() { [ "$(losses two.json 2>/dev/null | wc -l)" -ge $past ] || gone $pid; }
+# loses HEAD-OR-TAIL: the process of rank 0, or of rank 1, until there is a recovery; the run may end before the death.
+loses() {
+  local try recoveries=0
+  for ((try = 0; try < 5 && recoveries == 0; try++)); do
+    rm two.json
+    "$TESSERA" train "${two[@]}" --mirror 2 --tensorboard "board.$1.$try" --watch >out 2>err &
+    pid=$!
+    within 30 seen || fail "no evaluations: $(cat err)"
+    kill -KILL "$(pgrep -P $pid | "$1" -n 1)" 2>/dev/null || true
+    ends $pid 60
+    [ $code = 0 ] || continue
+    recoveries=$(summary recoveries two.json)
+    [ "$(summary steps two.json) $(summary best_step two.json) $(summary best_loss two.json) $(summary params_digest two.json)" = "$want" ] ||
+      fail "$1: with a rank lost: $(tail -n 1 two.json), expected $want"
+  done
+  [ "$recoveries" -ge 1 ] || fail "$1: no recovery: $(cat err)"
+  files=$(ls "board.$1.$((try - 1))" | wc -l)
+}
+loses tail
+[ "$files" = 1 ] || fail "event files of a run that lost rank 1: $files"
+loses head
+[ "$files" = 2 ] || fail "event files of a run that lost rank 0: $files"
 
 refused() { # LINE OPTION…
   expect 3 "$TESSERA" train "${@:2}"

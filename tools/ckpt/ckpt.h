@@ -13,6 +13,7 @@ typedef struct {
     const char *verb, *paths[CKPT_MOST_PATHS];
     size_t n;
     uint64_t keep, to, max_file_bytes; /* 0: not given */
+    uint64_t best;                     /* list, show: the step that is the best of its directory; UINT64_MAX: none */
     uint32_t dtype;                    /* of an export */
     int quiet, json_on, plan;          /* plan: reshard says what it would write */
     json_out json;

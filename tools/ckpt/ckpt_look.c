@@ -66,19 +66,26 @@ static void put_lineage(json_out *j, const tess__lineage *l) {
     json_array_end(j);
 }
 
-/* True if it is the one that its directory keeps beside the newest. */
-static int is_best(const char *path, const tess__manifest *m) {
-    char dir[PATH_MAX];
+/* The best of the lineage that was written last in the directory. */
+static void find_best(ckpt_arguments *a, const char *dir) {
     tess__entry *all = NULL;
     uint64_t n = 0;
-    snprintf(dir, sizeof dir, "%s/..", path);
-    if (!m->has_score || tess__store_entries(&tess__disk_real, dir, &all, &n))
-        return 0;
+    a->best = UINT64_MAX;
+    if (tess__store_entries(&tess__disk_real, dir, &all, &n))
+        return;
     const tess__entry *last = tess__store_last(all, n);
     const tess__entry *best = last ? tess__store_best(all, n, &last->lineage, INT64_MAX) : NULL;
-    int is = best && best->step == m->step;
+    if (best)
+        a->best = best->step;
     free(all);
-    return is;
+}
+
+/* PATH is a checkpoint, or a directory of them. */
+static void find_best_around(ckpt_arguments *a, const char *path) {
+    char dir[PATH_MAX];
+    int is_one = tess__is_checkpoint(&tess__disk_real, path);
+    snprintf(dir, sizeof dir, is_one ? "%s/.." : "%s", path);
+    find_best(a, dir);
 }
 
 /* ", validation loss 2.5, the best" */
@@ -91,7 +98,7 @@ static const char *score_text(const tess__manifest *m, int best, char out[64]) {
 
 static int put_summary(ckpt_arguments *a, const char *path, const tess__manifest *m) {
     char text[32], lineage[96], score[64];
-    int best = is_best(path, m);
+    int best = m->has_score && m->step == a->best;
     if (!a->json_on) {
         printf("%s  step %" PRIu64 ", %" PRIu64 " rank%s, %s, %s, %s, %s in %" PRIu64 " file%s%s%s\n", path, m->step,
                m->ranks, m->ranks == 1 ? "" : "s", m->strategy, m->precision, m->optimizer,
@@ -132,6 +139,7 @@ static int list_one(ckpt_arguments *a, const char *path) {
 }
 
 int ckpt_list(ckpt_arguments *a) {
+    find_best_around(a, a->paths[0]);
     return each(a, a->paths[0], list_one);
 }
 
@@ -159,6 +167,7 @@ int ckpt_show(ckpt_arguments *a) {
     char path[PATH_MAX];
     tess__manifest m;
     tess_status status = ckpt_find(a->paths[0], path);
+    find_best_around(a, a->paths[0]);
     if (!status)
         status = tess__saved_manifest(&tess__disk_real, path, &m);
     if (status)

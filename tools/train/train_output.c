@@ -20,15 +20,16 @@ static tess_stats stats_of(const train_run *r) {
     return stats;
 }
 
-/* A run that goes on without a rank does so without the page too, if need be. */
+/* A run that goes on after a loss does so without the page too, if need be. */
 static tess_status open_live(train_run *r) {
+    int goes_on = r->joins || train_restarts();
     setvbuf(r->page.kept, NULL, _IONBF, 0);
     tess_status status = live_page_open(fileno(r->page.kept), r->s.model, r->s.watch, &r->live);
     if (status == TESS_OK)
         tool_progress_say(&r->progress, "watch this run: %s", live_page_url(r->live));
-    else if (r->joins)
+    else if (goes_on)
         tool_say(SAY_WARNING, "%s", tess_last_error());
-    return r->joins ? TESS_OK : status;
+    return goes_on ? TESS_OK : status;
 }
 
 tess_status train_output_open(train_run *r) {

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -499,6 +500,36 @@ static void test_checkpoint_api__a_fresh_run_leaves_no_other_behind(void **state
     assert_int_equal(system(command), 0);
 }
 
+static void test_checkpoint_api__the_best_stays_beside_the_newest(void **state) {
+    (void)state;
+    static const double scores[] = { 3, 1, 1, 2 };
+    const double nothing = NAN;
+    char folder[] = "/tmp/tessera-checkpoint-XXXXXX", command[128];
+    tess_checkpoint_options to = { .struct_size = sizeof to, .keep = 1 };
+    toy m;
+    assert_non_null(mkdtemp(folder));
+    to.dir = folder;
+    tess *t = open_toy(&m, 0);
+    for (int i = 0; i < 4; i++) {
+        train(t, &m, i, 1);
+        to.score = &scores[i];
+        assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+    }
+    assert_int_equal(tess_checkpoint_wait(t, NULL), TESS_OK);
+    assert_int_equal(steps_in(folder), 24);
+    to.score = NULL;
+    train(t, &m, 4, 1);
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+    assert_int_equal(tess_checkpoint_wait(t, NULL), TESS_OK);
+    assert_int_equal(steps_in(folder), 25);
+    to.score = &nothing;
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "the score is "));
+    assert_int_equal(tess_close(t), TESS_E_INVALID);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
 static void test_checkpoint_api__nothing_there_is_bad_data(void **state) {
     (void)state;
     tess_checkpoint_load_options from = { .struct_size = sizeof from, .path = "/tmp/no-such-checkpoint" };
@@ -519,6 +550,7 @@ int main(void) {
         cmocka_unit_test(test_checkpoint_api__what_is_missing_is_named),
         cmocka_unit_test(test_checkpoint_api__a_run_that_goes_back_stays_there),
         cmocka_unit_test(test_checkpoint_api__a_fresh_run_leaves_no_other_behind),
+        cmocka_unit_test(test_checkpoint_api__the_best_stays_beside_the_newest),
         cmocka_unit_test(test_checkpoint_api__nothing_there_is_bad_data),
     };
     return cmocka_run_group_tests_name("checkpoint_api", tests, NULL, NULL);
