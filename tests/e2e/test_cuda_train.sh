@@ -47,6 +47,14 @@ same "$gpt2 --steps 2" 1e-2 --precision bf16 --accum 2
 expect 0 on_double "$TESSERA" train $gpt2 --steps 2 --device cuda --export gpt2
 LC_ALL=C awk 'BEGIN { for (i = 0; i < 4000; i++) printf "%c%c", i * 37 % 61 + 1, i % 2 }' >tokens.bin # below 320
 same "gpt2 --model gpt2 --data tokens.bin --batch 9 --context 128 --steps 1" 1e-5
+if ! "$TESSERA" --version | grep 'left out' | grep -q PCRE2; then # completions alone: by one chunk of the head, and by two
+  samples="--data samples.jsonl --tokenizer $SOURCE/tests/reference/data/tokenizers/gpt2 --accum 2 --steps 3"
+  for i in $(seq 80); do echo "{\"prompt\": \"shard $i\", \"completion\": \" of rank $((i % 7))$(printf ' x%.0s' $(seq $((i % 5))))\"}"; done >samples.jsonl
+  same "gpt2 --config config.json --batch 2 --context 64 $samples" 1e-5
+  same "gpt2 --config config.json --batch 9 --context 128 $samples" 1e-5
+  expect 3 on_double "$TESSERA" train $gpt2 $samples --device cuda --pack
+  grep -q "^tessera: error: --pack is on, which attention on this device does not know: --device cpu$" err || fail "--pack: $(cat err)"
+fi
 TESSERA_STRICT=1 expect 0 on_double "$TESSERA" train $gpt2 --steps 1 --device cuda # positions behind the context have a gradient
 # Llama: shared keys and values, stretched positions, a head of its own; other bits of neither offload nor recomputation.
 cat >llama.json <<'END'

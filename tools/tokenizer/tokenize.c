@@ -271,11 +271,11 @@ static const struct argp_option options[] = {
 static const tool_page page = {
     .command = "tokenize",
     .usage = "FOLDER --out DIR TEXT… [OPTION…]",
-    .doc =
-        "Writes text as the token files that `tessera train` reads, with the tokenizer of a Hugging Face folder: "
-        "tokenizer.json with BPE, as GPT-2, Llama, Qwen, Mistral and Gemma have it, or tokenizer.model. TEXT is a file, which is one document, a .jsonl with a "
-        "document in the \"text\" of each line, or a folder of such files. Exit code 6 for a tokenizer of another "
-        "kind or text that cannot be read.",
+    .doc = "Writes text as the token files that `tessera train` reads, with the tokenizer of a Hugging Face folder: "
+           "tokenizer.json with BPE, as GPT-2, Llama, Qwen, Mistral and Gemma have it, or tokenizer.model. TEXT is a "
+           "file, which is one document, a .jsonl with a "
+           "document in the \"text\" of each line, or a folder of such files. Exit code 6 for a tokenizer of another "
+           "kind or text that cannot be read.",
     .examples = "tessera tokenize l8b --out tokens --val last.txt books/\n  ids for l8b of every file in books/\n"
                 "tessera train llama -n 2 --model l8b --data tokens\n  trains on them\n",
 };

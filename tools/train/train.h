@@ -64,6 +64,11 @@ typedef struct {               /* of the evaluations so far */
     uint64_t without, last, n; /* evaluations since then; the step of the last one; how many */
 } train_best;
 
+typedef struct { /* by what the microbatches of a step divide their loss */
+    uint64_t seed, step, microbatches;
+    double value; /* 0: none has been asked for */
+} train_divisor;
+
 struct train_run {
     train_settings s;
     const train_task_ops *ops;
@@ -84,8 +89,9 @@ struct train_run {
         tool_idx train_set, test_set; /* pixels null: drawn digits */
         uint64_t n_train, n_test;
         tool_text text;
-        tool_tokens *tokens;  /* null: text */
-        tokenizer *tokenizer; /* of the model's folder; null: there is none that is read here */
+        train_divisor *divisor; /* the one asked for last; null: every token is a target */
+        tool_tokens *tokens;    /* null: text */
+        tokenizer *tokenizer;   /* of the model's folder; null: there is none that is read here */
     } task;
     void *batch;
     model_result *result;

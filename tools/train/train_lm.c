@@ -144,6 +144,9 @@ static tess_status lm_open(train_run *r) {
                                       .ranks = r->ranks,
                                       .accum = (int32_t)r->s.accum,
                                       .sync_each = r->s.sync_each };
+    if (r->task.tokens && !tool_tokens_all_count(r->task.tokens) &&
+        !(r->task.divisor = calloc(1, sizeof *r->task.divisor)))
+        return tess_fail(TESS_E_NOMEM, "no memory for the data");
     r->task.steps = r->s.steps;
     r->task.eval_every = 500;
     r->task.n_test = held_out;
@@ -156,6 +159,7 @@ static tess_status lm_open(train_run *r) {
 static void lm_close(train_run *r) {
     tool_text_free(&r->task.text);
     tool_tokens_close(r->task.tokens);
+    free(r->task.divisor);
     tokenizer_close(r->task.tokenizer);
 }
 
@@ -170,11 +174,13 @@ static uint64_t window_at(const train_run *r, uint64_t g) {
 static double divisor_of(const train_run *r, uint64_t step) {
     const tool_sampler *s = &r->task.sampler;
     uint64_t microbatches = (uint64_t)s->ranks * (uint64_t)s->accum, n = microbatches * (uint64_t)s->batch, targets = 0;
-    if (!r->task.tokens || tool_tokens_all_count(r->task.tokens))
-        return 0;
+    train_divisor *d = r->task.divisor;
+    if (!d || (d->value > 0 && d->seed == s->seed && d->step == step && d->microbatches == microbatches))
+        return d ? d->value : 0;
     for (uint64_t i = 0; i < n; i++)
         targets += tool_tokens_targets(r->task.tokens, 0, window_at(r, step * n + i));
-    return (double)(targets ? targets : 1) / (double)microbatches;
+    *d = (train_divisor){ s->seed, step, microbatches, (double)(targets ? targets : 1) / (double)microbatches };
+    return d->value;
 }
 
 static void lm_fill(const train_run *r, uint64_t step, int32_t k, void *batch) {
