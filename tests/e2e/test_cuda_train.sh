@@ -21,6 +21,8 @@ same() {
     fail "$model $*: loss $(summary loss cuda.json), on the CPU $(summary loss cpu.json)"
 }
 small_gpt="gpt $(brief_text) --batch 2 --layers 2 --heads 2 --width 16 --context 8 --steps 4"
+expect 3 on_double "$TESSERA" train $small_gpt --lora rank=2,alpha=2,targets=c_attn --device cuda
+grep -q "gpt on cuda: adapters (--lora) are for the CPU" err || fail "adapters on a GPU: $(cat err)"
 small_mnist="mnist --batch 16 --steps 2"
 small_convbn="convbn --image-size 12 --hidden 8 --steps 2"
 

@@ -109,6 +109,7 @@ cat >l8b.json <<'END'
 END
 plan() { "$TESSERA" plan llama --config l8b.json --lora "$1" --batch 1 --context 2048 --device-memory 24GiB -n 1 --activations recompute "${@:2}"; }
 expect 0 plan rank=16,alpha=32,targets=q_proj,v_proj,base=nf4 --precision bf16
+has_line out "adapters: 6815744 parameters are trained, beside 8030261248 frozen ones, products in nf4"
 grep -q "^fits: 24.0 GiB" out || fail "8B in nf4: $(cat out)"
 expect 0 plan rank=16,alpha=32,targets=q_proj,v_proj --precision bf16 # two bytes an element, as its file would have
 expect 4 plan rank=16,alpha=32,targets=q_proj,v_proj,base=f32

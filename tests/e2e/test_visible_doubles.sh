@@ -21,4 +21,13 @@ digest=$(summary params_digest all.json)
 TESSERA_DEVICE=cuda TESSERA_COMM=nccl expect 0 on_double "$TESSERA" run -n 2 -- sh -c "$own" x \
   "$BUILD/tests/support/toy" blocks-clip 2
 [ "$(grep -c "digest=" out)" -ge 1 ] || fail "the hooks gave nothing: $(cat out err)"
+
+# Frozen parameters that rest in bf16 and as opaque bytes have the CPU's bits there, offloaded or not.
+expect 0 env TESSERA_COMM=gloo TESSERA_DETERMINISTIC=1 "$TESSERA" run -n 2 --no-prefix -- "$BUILD/tests/support/toy" blocks-stored 2
+digest=$(grep -o "digest=[0-9a-f]*" out)
+for offload in none cpu; do
+  TESSERA_DEVICE=cuda TESSERA_COMM=nccl TESSERA_DETERMINISTIC=1 TESSERA_OFFLOAD=$offload expect 0 on_double "$TESSERA" run -n 2 \
+    --no-prefix -- "$BUILD/tests/support/toy" blocks-stored 2
+  grep -q "$digest " out || fail "stored, offload $offload: $(cat out), expected $digest"
+done
 echo "ranks that see one GPU each take it"

@@ -172,31 +172,47 @@ tess_status model_fill(void *user, const tess_range *r, void *data) {
     return TESS_OK;
 }
 
-/* Makes the block that begins with element `first`; there are zeros behind the matrix's end. */
-static tess_status make_block(const model *m, const tess_range *r, uint64_t first, uint8_t *block, tess_range_fn fill,
-                              void *user) {
-    const model_param *p = &m->desc.params[r->tag];
-    float values[STORED_BLOCK] = { 0 };
+enum { BLOCKS_AT_ONCE = 1024 /* files are read in runs of these */ };
+
+/* Reads the elements of n blocks from block `first` on; there are zeros behind the matrix's end. */
+static tess_status read_blocks(const model *m, const tess_range *r, uint64_t first, uint64_t n, float *values,
+                               tess_range_fn fill, void *user) {
     tess_range of = *r;
-    of.slice_elems = (uint64_t)p->elems;
-    of.first_elem = of.stacked_first = first;
-    of.elems = of.slice_elems - first < STORED_BLOCK ? of.slice_elems - first : STORED_BLOCK;
-    OPS_TRY(fill(user, &of, values));
-    stored_pack(p->stored, values, block);
-    return TESS_OK;
+    of.slice_elems = (uint64_t)m->desc.params[r->tag].elems;
+    of.first_elem = of.stacked_first = first * STORED_BLOCK;
+    of.elems = of.slice_elems - of.first_elem < n * STORED_BLOCK ? of.slice_elems - of.first_elem : n * STORED_BLOCK;
+    memset(values + of.elems, 0, (n * STORED_BLOCK - of.elems) * sizeof *values);
+    return fill(user, &of, values);
+}
+
+/* Bytes at … of the parameter, as far as n blocks from the one that holds `at` go. */
+static uint64_t pack_blocks(uint32_t stored, const float *values, uint64_t n, uint64_t at, uint64_t end, uint8_t *out) {
+    uint64_t bytes = (uint64_t)stored_block_bytes(stored), skip = at % bytes, done = 0;
+    for (uint64_t i = 0; i < n; i++, skip = 0) {
+        uint8_t block[STORED_BLOCK_BYTES];
+        uint64_t some = bytes - skip < end - at - done ? bytes - skip : end - at - done;
+        stored_pack(stored, values + i * STORED_BLOCK, block);
+        memcpy(out + done, block + skip, some);
+        done += some;
+    }
+    return done;
 }
 
 tess_status model_fill_stored(const model *m, const tess_range *r, void *data, tess_range_fn fill, void *user) {
     uint32_t stored = m->desc.params[r->tag].stored;
-    uint64_t bytes = (uint64_t)stored_block_bytes(stored);
-    uint8_t block[STORED_BLOCK_BYTES], *out = data;
+    uint64_t bytes = (uint64_t)stored_block_bytes(stored), end = r->first_elem + r->elems;
+    uint8_t *out = data;
     if (!stored_in_blocks(stored))
         return fill(user, r, data);
-    for (uint64_t at = r->first_elem, end = at + r->elems; at < end;) {
-        uint64_t skip = at % bytes, n = bytes - skip < end - at ? bytes - skip : end - at;
-        OPS_TRY(make_block(m, r, at / bytes * STORED_BLOCK, block, fill, user));
-        memcpy(out, block + skip, n);
-        at += n, out += n;
+    float *values = malloc(BLOCKS_AT_ONCE * STORED_BLOCK * sizeof *values);
+    tess_status status = values ? TESS_OK : tess_fail(TESS_E_NOMEM, "out of memory for blocks of %s", r->name);
+    for (uint64_t at = r->first_elem; status == TESS_OK && at < end;) {
+        uint64_t first = at / bytes, n = (end - 1) / bytes + 1 - first;
+        n = n < BLOCKS_AT_ONCE ? n : BLOCKS_AT_ONCE;
+        status = read_blocks(m, r, first, n, values, fill, user);
+        if (status == TESS_OK)
+            at += pack_blocks(stored, values, n, at, end, out + (at - r->first_elem));
     }
-    return TESS_OK;
+    free(values);
+    return status;
 }

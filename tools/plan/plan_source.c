@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* From a word and the options to a planned engine. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,12 +26,23 @@ static void close_model(void *state) {
     model_destroy(state);
 }
 
+/* The engine counts blocks of codes by their bytes. */
+static void note_adapters(const model *m, char *out, size_t bytes) {
+    int64_t base = 0, trained = 0;
+    for (int32_t i = 0; i < m->desc.n_params; i++)
+        *(m->desc.params[i].is_adapter ? &trained : &base) += m->desc.params[i].elems;
+    snprintf(out, bytes, "adapters: %" PRId64 " parameters are trained, beside %" PRId64 " frozen ones, products in %s",
+             trained, base, stored_name(m->options.lora.matrices));
+}
+
 static tess_status open_model(const char *word, int32_t ranks, plan_source *out) {
     train_settings settings;
     model *m = NULL;
     tess_status status = train_settings_read(word, &settings);
     if (status == TESS_OK)
         status = model_run_plan(&settings, ranks, &out->t, &m);
+    if (m && m->options.lora.rank)
+        note_adapters(m, out->note, sizeof out->note);
     out->state = m;
     out->close = close_model;
     out->is_model = 1;

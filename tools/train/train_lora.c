@@ -149,7 +149,7 @@ struct train_lora_merge {
     int32_t param;          /* that they belong to */
     float scale;
 };
-enum { PART_ELEMS = 4 * 65536 /* of what tess_each_full gives at once, in blocks of 4-bit codes */ };
+enum { RUN_ELEMS = 1024, PART_ELEMS = 4 * 65536 /* of what tess_each_full gives at once, in blocks of 4-bit codes */ };
 
 static tess_status keep_adapter(void *user, const tess_range *r, void *data) {
     const train_lora_merge *g = user;
@@ -204,16 +204,26 @@ static int32_t adapter_of(const model *m, int32_t i) {
     return -1;
 }
 
-/* part[e] += scale · (B A)[first + e] */
-static void add_product(const train_lora_merge *g, int32_t a, uint64_t first, uint64_t elems) {
-    const float *down = g->adapters[a], *up = g->adapters[a + 1];
+/* part[0 … n) += scale · (B A)[row][column …], within a row; each sum in the order of the rank. */
+static void add_run(const train_lora_merge *g, int32_t a, uint64_t row, uint64_t column, uint64_t n, float *part) {
     uint64_t rank = (uint64_t)g->m->desc.params[a].shape[0], inputs = (uint64_t)g->m->desc.params[a].shape[1];
-    for (uint64_t e = 0; e < elems; e++) {
+    float sums[RUN_ELEMS] = { 0 };
+    for (uint64_t k = 0; k < rank; k++) {
+        const float *down = g->adapters[a] + k * inputs + column, up = g->adapters[a + 1][row * rank + k];
+        for (uint64_t i = 0; i < n; i++)
+            sums[i] += up * down[i];
+    }
+    for (uint64_t i = 0; i < n; i++)
+        part[i] += g->scale * sums[i];
+}
+
+static void add_product(const train_lora_merge *g, int32_t a, uint64_t first, uint64_t elems) {
+    uint64_t inputs = (uint64_t)g->m->desc.params[a].shape[1];
+    for (uint64_t e = 0, n; e < elems; e += n) {
         uint64_t row = (first + e) / inputs, column = (first + e) % inputs;
-        float sum = 0;
-        for (uint64_t k = 0; k < rank; k++)
-            sum += up[row * rank + k] * down[k * inputs + column];
-        g->part[e] += g->scale * sum;
+        n = inputs - column < elems - e ? inputs - column : elems - e;
+        n = n < RUN_ELEMS ? n : RUN_ELEMS;
+        add_run(g, a, row, column, n, g->part + e);
     }
 }
 

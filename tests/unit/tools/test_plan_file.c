@@ -601,6 +601,7 @@ static void test_plan_file__bad_descriptions_are_refused_in_one_line(void **stat
     assert_json_refused(PARAM("\"name\":\"a.w\",\"shape\":[1,1,1,1,1,1,1,1,1]"), "at most 8 dimensions");
     assert_json_refused(PARAM("\"name\":\"a.w\",\"shape\":[9000000000000000000]"), "dimension 0 is");
     assert_json_refused(PARAM("\"name\":\"a.w\",\"shape\":[4],\"dtype\":\"I8\""), "F32, F64, F16, BF16 or U8");
+    assert_json_refused(PARAM("\"name\":\"a.w\",\"shape\":[4],\"dtype\":\"U8\""), "it must be frozen");
     assert_json_refused(PARAM("\"name\":\"a.w\",\"shape\":[4],\"stack\":0"), "a stack of 1 to");
     assert_json_refused(PARAM("\"name\":\"a.w\",\"shape\":[4],\"stack\":2"), "a * in the name goes with stack");
     assert_json_refused(PARAM("\"name\":\"z.w\",\"shape\":[4]") "x", "the end");

@@ -291,7 +291,9 @@ void decoder_host_embed(const decoder *, model_block *);
 void decoder_host_head(decoder *, model_block *);
 
 /** Whether the kernels store a gradient, and do not add to it, in the first chunk. */
-int decoder_stores(const decoder *, int64_t first);
+static inline int decoder_stores(const decoder *d, int64_t first) {
+    return d->m->stores_grads && first == 0;
+}
 /** The gradient of `elems`, zeroed where it would be stored: for those that are small or mostly zeros. */
 float *decoder_sum(const decoder *, float *grad, int64_t elems, int64_t first);
 

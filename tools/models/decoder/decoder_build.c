@@ -23,6 +23,18 @@ static void name_part(const decoder *d, const char *layer, int part, model_block
         snprintf(b->also, sizeof b->also, "%s.%s", layer, names[1]);
 }
 
+/* With adapters: each half's behind its parameters. */
+static tess_status add_params(model *m, const char *layer, int part) {
+    int first = part == DECODER_WHOLE ? DECODER_ATTENTION : part, last = part == DECODER_WHOLE ? DECODER_FEED : part;
+    if (!m->options.lora.rank)
+        return decoder_layer_params(m, layer, part);
+    for (int half = first; half <= last; half++) {
+        OPS_TRY(decoder_layer_params(m, layer, half));
+        OPS_TRY(decoder_lora_params(m, layer, half));
+    }
+    return TESS_OK;
+}
+
 static tess_status build_part(model *m, int32_t i, int part) {
     decoder *d = m->own;
     decoder_layer *l = &d->layers[2 * i + (part == DECODER_FEED)];
@@ -33,7 +45,7 @@ static tess_status build_part(model *m, int32_t i, int part) {
     decoder_measure_layer(d, part, &b);
     b.forward = decoder_layer_forward;
     b.backward = decoder_layer_backward;
-    OPS_TRY(decoder_layer_params(m, layer, part));
+    OPS_TRY(add_params(m, layer, part));
     *l = (decoder_layer){ d, i, part, part == DECODER_FEED ? d->at[DECODER_NORM2_W] : 0 };
     return model__add_block(m, &b);
 }

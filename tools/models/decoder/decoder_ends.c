@@ -24,10 +24,6 @@ static uint64_t ids_bytes(const decoder *d) {
     return ops_align((uint64_t)d->rows * sizeof(int32_t));
 }
 
-int decoder_stores(const decoder *d, int64_t first) {
-    return d->m->stores_grads && first == 0;
-}
-
 float *decoder_sum(const decoder *d, float *grad, int64_t elems, int64_t first) {
     if (grad && decoder_stores(d, first))
         d->o->t->zero((ops *)(uintptr_t)d->o, grad, (uint64_t)elems * sizeof *grad);

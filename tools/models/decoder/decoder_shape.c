@@ -134,14 +134,10 @@ static tess_status add_layer_param(model *m, const char *layer, const decoder_pa
 
 tess_status decoder_layer_params(model *m, const char *layer, int part) {
     const decoder_family *f = m->t->decoder;
-    if (part == DECODER_WHOLE && m->options.lora.rank) {
-        OPS_TRY(decoder_layer_params(m, layer, DECODER_ATTENTION));
-        return decoder_layer_params(m, layer, DECODER_FEED);
-    }
     for (int32_t i = 0; i < f->n_params; i++)
         if (decoder_is_in(&f->params[i], part))
             OPS_TRY(add_layer_param(m, layer, &f->params[i]));
-    return m->options.lora.rank ? decoder_lora_params(m, layer, part) : TESS_OK;
+    return TESS_OK;
 }
 
 tess_status decoder_embed_params(model *m) {
