@@ -61,6 +61,7 @@ if [ -n "${FIRST:-}" ]; then
 fi
 smaller "two deaths, rank 0 first" 1 "0 1" 4
 smaller "12 microbatches, 4 x 3" 3 2 4 --accum 3 --steps 30
+smaller "8-bit states in blocks" 2 1 4 --optimizer adamw8bit --steps 30
 if [ -n "${ALL:-}" ]; then
   for strategy in grad_op none hybrid:2 hybrid_grad_op:2; do smaller "strategy $strategy" 2 1 4 --strategy $strategy; done
   smaller "offload cpu" 2 0 4 --offload cpu
