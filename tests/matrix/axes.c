@@ -33,12 +33,9 @@ void axes_extend(void) {
     static const struct {
         int axis;
         const char *variable;
-    } extra[] = { { DEVICE, "TESSERA_MATRIX_DEVICE" },
-                  { COMM, "TESSERA_MATRIX_COMM" },
-                  { OFFLOAD, "TESSERA_MATRIX_OFFLOAD" },
-                  { PRECISION, "TESSERA_MATRIX_PRECISION" },
-                  { WRAP, "TESSERA_MATRIX_WRAP" },
-                  { OPTIMIZER, "TESSERA_MATRIX_OPTIMIZER" } };
+    } extra[] = { { DEVICE, "TESSERA_MATRIX_DEVICE" },   { COMM, "TESSERA_MATRIX_COMM" },
+                  { OFFLOAD, "TESSERA_MATRIX_OFFLOAD" }, { PRECISION, "TESSERA_MATRIX_PRECISION" },
+                  { WRAP, "TESSERA_MATRIX_WRAP" },       { OPTIMIZER, "TESSERA_MATRIX_OPTIMIZER" } };
     for (size_t i = 0; i < sizeof extra / sizeof extra[0]; i++) {
         const char *text = getenv(extra[i].variable);
         axis_values *a = &axes[extra[i].axis];
