@@ -142,7 +142,7 @@ static tess_status check_step(const tess__layout *l, const tess__setup *s, const
         return TESS_OK;
     return tess__fail(TESS_E_UNSUPPORTED,
                       "optimizer %s steps in host memory, and unit %s does not rest there: "
-                      "TESSERA_OFFLOAD=cpu:params,grads,optimizer",
+                      "TESSERA_OFFLOAD=cpu",
                       s->step_name, l->units[g->unit].name);
 }
 

@@ -71,6 +71,11 @@ for low in 0 1; do
   [ "$digest" = "$bf16" ] || fail "bf16, low copies $low: $digest on 4 ranks, not $bf16"
 done
 
+# What a step leaves is looked through, as after a device's kernel.
+# shellcheck disable=SC2086
+expect 1 "$TESSERA" train $gpt --clip 0 --quiet --optimizer lion --lr 900000 --weight-decay 1e6
+grep -q 'step [0-9]* leaves values that are not finite: rank 0, unit .*TESSERA_ON_NAN' err || fail "NaN: $(cat err)"
+
 # A setting of the user's counts; a bad one, and an unknown optimizer, are one line.
 trains --optimizer lion:beta1=0.5,beta2=0.6 --accum 4
 [ "$digest" != "$first" ] || fail "lion:beta1 changes nothing"

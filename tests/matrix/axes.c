@@ -17,7 +17,7 @@ axis_values axes[N_AXES] = {
     [ACCUM] = { "accum", { "1", "2each", "2end", "4each", "4end" }, 5 },
     [CLIP] = { "clip", { "off", "on" }, 2 },
     [API] = { "api", { "blocks", "fused", "hooks" }, 3 },
-    [OPTIMIZER] = { "optimizer", { "adamw", "adam", "sgd", "adadelta", "lion", "adamw8bit:least=0" }, 6 },
+    [OPTIMIZER] = { "optimizer", { "adamw", "adam", "sgd", "adadelta" }, 4 },
     [GROUPS] = { "groups", { "1", "2" }, 2 },
     [PREFETCH] = { "prefetch", { "auto", "0", "1", "3" }, 4 },
     [DETERMINISTIC] = { "deterministic", { "0", "1" }, 2 },
@@ -33,11 +33,9 @@ void axes_extend(void) {
     static const struct {
         int axis;
         const char *variable;
-    } extra[] = { { DEVICE, "TESSERA_MATRIX_DEVICE" },
-                  { COMM, "TESSERA_MATRIX_COMM" },
-                  { OFFLOAD, "TESSERA_MATRIX_OFFLOAD" },
-                  { PRECISION, "TESSERA_MATRIX_PRECISION" },
-                  { WRAP, "TESSERA_MATRIX_WRAP" } };
+    } extra[] = { { DEVICE, "TESSERA_MATRIX_DEVICE" },   { COMM, "TESSERA_MATRIX_COMM" },
+                  { OFFLOAD, "TESSERA_MATRIX_OFFLOAD" }, { PRECISION, "TESSERA_MATRIX_PRECISION" },
+                  { WRAP, "TESSERA_MATRIX_WRAP" },       { OPTIMIZER, "TESSERA_MATRIX_OPTIMIZER" } };
     for (size_t i = 0; i < sizeof extra / sizeof extra[0]; i++) {
         const char *text = getenv(extra[i].variable);
         axis_values *a = &axes[extra[i].axis];

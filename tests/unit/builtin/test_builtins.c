@@ -55,6 +55,7 @@ static void test_builtins__arguments_to_those_that_take_none_are_refused(void **
     const void *ops;
     void *ctx;
     tess_host host = { .struct_size = sizeof host, .args = "x" };
+    assert_int_equal(tess__optimizer_adamw_open(&host, &ops, &ctx, &error), TESS_E_INVALID);
     assert_int_equal(tess__comm_self_open(&host, &ops, &ctx, &error), TESS_E_INVALID);
     assert_int_equal(tess__offload_none_open(&host, &ops, &ctx, &error), TESS_E_INVALID);
     assert_int_equal(tess__precision_fp32_open(&host, &ops, &ctx, &error), TESS_E_INVALID);
@@ -190,6 +191,41 @@ static void test_builtins__fp32_keeps_the_declared_dtype(void **state) {
                         "the program cannot read its own dtype bf16, in which TESSERA_PRECISION=fp32 keeps it");
 }
 
+static tess_grain step_of(const char *name, uint32_t flags) {
+    const tess_optimizer_ops *ops;
+    const void *table;
+    void *ctx;
+    tess_grain grain = { .struct_size = sizeof grain };
+    const tess_param_view param = { .struct_size = sizeof param, .dtype = TESS_F32, .name = "h.0.w", .elems = 100 };
+    const tess__builtin *b = tess__builtins;
+    while (b->kind != TESS_KIND_OPTIMIZER || strcmp(b->name, name) != 0)
+        b++;
+    assert_int_equal(b->open(NULL, &table, &ctx, &error), TESS_OK);
+    ops = table;
+    assert_int_equal(ops->describe(ctx, &param, flags, &grain, &error), TESS_OK);
+    assert_false(TESS_CAN(tess_optimizer_ops, ops, step)); /* a device's kernel steps */
+    ops->close(ctx);
+    return grain;
+}
+
+static void test_builtins__optimizers_are_kernels_of_devices(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *first;
+        uint32_t kernel;
+    } all[] = { { "adam", "exp_avg", TESS_OPT_ADAM },
+                { "adamw", "exp_avg", TESS_OPT_ADAMW },
+                { "adadelta", "square_avg", TESS_OPT_ADADELTA } };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        tess_grain g = step_of(all[i].name, 0);
+        assert_true(g.grain == TESS_GRAIN_ELEMENT && g.kernel == all[i].kernel && g.n_states == 2);
+        assert_true(g.state[1].dtype == TESS_F32 && g.state[1].every == 1);
+        assert_string_equal(g.state[0].name, all[i].first);
+    }
+    assert_int_equal(step_of("sgd", 0).n_states, 0);
+    assert_int_equal(step_of("sgd", TESS_STEPS_MOMENTUM).n_states, 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_builtins__table_has_every_kind_but_no_plugin),
@@ -200,6 +236,7 @@ int main(void) {
         cmocka_unit_test(test_builtins__self_needs_nothing_and_offers_what_it_runs),
         cmocka_unit_test(test_builtins__none_rests_everything_on_the_device),
         cmocka_unit_test(test_builtins__fp32_keeps_the_declared_dtype),
+        cmocka_unit_test(test_builtins__optimizers_are_kernels_of_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -436,6 +436,17 @@ static void test_store__names_of_pieces_come_back(void **state) {
     assert_int_equal(got.kind, odd.kind);
     assert_int_equal(got.first, 4096);
     assert_string_equal(got.name, odd.name);
+    tess__piece_name named = odd;
+    named.state = (tess_state){ .every = 256, .name = "exp_avg_most" };
+    assert_int_equal(tess__piece_name_write(&named, text), TESS_OK);
+    assert_string_equal(text, "state1.exp_avg_most:256/a/b@3.weight@4096");
+    assert_int_equal(tess__piece_name_read(text, &got), 0);
+    assert_int_equal(got.kind, odd.kind);
+    assert_int_equal(got.state.every, 256);
+    assert_string_equal(got.state.name, "exp_avg_most");
+    assert_int_equal(tess__piece_name_read("state1.exp_avg/x@1", &got), -1);
+    assert_int_equal(tess__piece_name_read("state1.exp_avg:0/x@1", &got), -1);
+    assert_int_equal(tess__piece_name_read("param.exp_avg:1/x@1", &got), -1);
     assert_int_equal(tess__piece_name_read("h.0.weight", &got), -1);
     assert_int_equal(tess__piece_name_read("param/x@", &got), -1);
     assert_int_equal(tess__piece_name_read("stat/x@1", &got), -1);
