@@ -29,7 +29,7 @@ expect 0 "$TESSERA" train --help gpt --steps 3 # wherever it stands
 shows '--layers N +layers \[4\]$'
 
 # A screen: one line per option; the examples are the model's own; without a model, names alone.
-for model in mnist gpt gpt2 llama convbn linear; do
+for model in mnist gpt gpt2 llama qwen2 qwen3 mistral gemma2 gemma3 convbn linear; do
   help train $model
   [ "$(wc -l <out)" -le 82 ] || fail "train $model --help has $(wc -l <out) lines"
   ! grep -Eq '^ {30}' out || fail "an option of $model takes two lines: $(grep -E -B1 '^ {30}' out)"
@@ -68,9 +68,9 @@ for word in list show verify diff reshard export import prune; do shows "^      
 
 # Not taken: exit code 2 and one line that says so.
 refuse() { local line=$1; shift; expect 2 "$TESSERA" "$@"; one_line err "$line"; }
-refuse "tessera train: mnist takes no --layers, only gpt gpt2 llama" train mnist --layers 3
+refuse "tessera train: mnist takes no --layers, only gpt gpt2 llama qwen2 qwen3 mistral gemma2 gemma3" train mnist --layers 3
 refuse "tessera train: gpt takes no --epochs, only mnist" train --epochs=2 gpt
-refuse "tessera train: linear takes no --data, only mnist gpt gpt2 llama" train linear --data x
+refuse "tessera train: linear takes no --data, only mnist gpt gpt2 llama qwen2 qwen3 mistral gemma2 gemma3" train linear --data x
 refuse "tessera train: takes no --machine; \`tessera train --help\` lists its options" train gpt --machine x
 refuse "tessera plan: FILE takes no --hidden, only convbn" plan ./a.json --hidden 4
 refuse "tessera bench: takes no --lr; \`tessera bench --help\` lists its options" bench --lr 3
@@ -92,7 +92,7 @@ refuses_the_rest() { # WORD…: a command, and perhaps its subject
     tried=$((tried + 1))
   done
 }
-for model in mnist gpt gpt2 llama convbn linear; do refuses_the_rest train $model; done
+for model in mnist gpt gpt2 llama qwen2 qwen3 mistral gemma2 gemma3 convbn linear; do refuses_the_rest train $model; done
 for words in "plan mnist" "plan llama" "tune convbn" "bench cast" "bench comm" "bench blocks" "bench step" run report "ckpt list" "ckpt export" \
   "ckpt import" "plugins check"; do
   # shellcheck disable=SC2086

@@ -23,26 +23,26 @@ enum {
 #define MEMORY TOOL_GROUP_MEMORY
 #define RANKS TOOL_GROUP_RANKS
 #define OUTPUT TOOL_GROUP_OUTPUT
-#define TRANSFORMERS "gpt gpt2 llama"
+#define FOLDERS "gpt2 llama qwen2 qwen3 mistral gemma2 gemma3"
+#define TRANSFORMERS "gpt " FOLDERS
 
 const tool_option tool_options[] = {
     { "model", TEXT, NULL, NULL, "Hugging Face folder to start from: config.json, safetensors", "DIR", MODEL, ALL,
-      "gpt2 llama", 0, 0 },
-    { "config", TEXT, NULL, NULL, "config.json of a model to start from scratch", "FILE", MODEL, ALL, "gpt2 llama", 0,
-      0 },
+      FOLDERS, 0, 0 },
+    { "config", TEXT, NULL, NULL, "config.json of a model to start from scratch", "FILE", MODEL, ALL, FOLDERS, 0, 0 },
     { "freeze", TEXT, NULL, NULL, "parameters that are not trained: names with '*', joined by ','", "PATTERN", MODEL,
       TRAINS, NULL, 0, 0 },
     { "layers", INT, NULL, NULL, "gpt: layers", "N", MODEL, ALL, TRANSFORMERS, 1, 4096 },
     { "heads", INT, NULL, NULL, "gpt: attention heads", "N", MODEL, ALL, TRANSFORMERS, 1, 4096 },
     { "width", INT, NULL, NULL, "gpt: width", "N", MODEL, ALL, TRANSFORMERS, 1, 1 << 20 },
-    { "context", INT, NULL, NULL, "gpt: context length in bytes; gpt2, llama: in tokens", "N", MODEL, ALL,
+    { "context", INT, NULL, NULL, "context length: of gpt in bytes, else in tokens", "N", MODEL, ALL,
       TRANSFORMERS " FILE", 1, 1 << 20 },
     { "image-size", INT, NULL, NULL, "convbn: side of the images in pixels", "N", MODEL, ALL, "convbn", 3, 4096 },
     { "hidden", INT, NULL, NULL, "convbn: maps of the blocks", "N", MODEL, ALL, "convbn", 1, 4096 },
     { "data", TEXT, NULL, NULL, "file or directory to train on; unset: data that comes with the tool", "PATH", DATA,
       TRAINS, "mnist " TRANSFORMERS, 0, 0 },
     { "token-bits", CHOICE, "auto", "auto|16|32", "bits of a token in a .bin without a header", "16|32", DATA, TRAINS,
-      "gpt2 llama", 0, 0 },
+      FOLDERS, 0, 0 },
     { "batch", INT, NULL, NULL, "samples per rank and microbatch", "B", DATA, ALL, NULL, 1, 1 << 20 },
     { "steps", INT, NULL, NULL, "optimizer steps to run", "S", DATA, TRAINS, NULL, 0, UP },
     { "epochs", INT, NULL, NULL, "passes over the data", "E", DATA, TRAINS, "mnist", 1, UP },

@@ -24,19 +24,20 @@ static error_t take_model(arguments *a, const char *word, const struct argp_stat
             a->model = word;
             return 0;
         }
+    char names[128];
     const char *near = tool_suggestion(word, train_models, n);
-    return tool_usage_error(state, "unknown model '%s'%s", word,
-                            *near ? near : "; there are mnist, gpt, gpt2, llama, convbn and linear");
+    if (*near)
+        return tool_usage_error(state, "unknown model '%s'%s", word, near);
+    return tool_usage_error(state, "unknown model '%s'; there are %s", word, train_model_names(names));
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
+    char names[128];
     switch (key) {
     case ARGP_KEY_ARG: return take_model(a, text, state);
     case ARGP_KEY_END:
-        return a->model
-                   ? 0
-                   : tool_usage_error(state, "no model given; there are mnist, gpt, gpt2, llama, convbn and linear");
+        return a->model ? 0 : tool_usage_error(state, "no model given; there are %s", train_model_names(names));
     default: return ARGP_ERR_UNKNOWN;
     }
 }

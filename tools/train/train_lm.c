@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Language models of tokens, gpt2 and llama: AdamW, warm-up and a cosine to a tenth of the rate. */
+/* Language models of tokens: AdamW, warm-up and a cosine to a tenth of the rate. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
