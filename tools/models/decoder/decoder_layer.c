@@ -221,8 +221,12 @@ static tess_status make_after(const decoder_chunk *c, int half) {
         decoder_weight(c, is_feed ? DECODER_DOWN_B : DECODER_O_B), is_feed ? c->k.after2 : c->k.after1, c->z.early);
 }
 
+/* With the numbers of its rows; normalised they are not needed. */
 static tess_status remake_after(decoder_chunk *c) {
-    return make_after(c, DECODER_FEED);
+    const decoder_norm_of of = after_of(c, DECODER_FEED);
+    OPS_TRY(make_after(c, DECODER_FEED));
+    decoder_norm(c->d, &of, c->z.normal);
+    return TESS_OK;
 }
 
 /* y = beside + the half's result, normalised. */
