@@ -96,7 +96,7 @@ struct decoder {
     const ops *o;
     const decoder_operators *t;
     const decoder_family *family;
-    int32_t about_zero, one_more; /* as in the family */
+    int32_t about_zero, one_more, gelu; /* as in the family */
     int32_t rotary, gated;
     int32_t head_norms, after_norms; /* queries and keys are normalised by heads; what a half adds is */
     float embed_scale, logit_cap;    /* 0: none */

@@ -85,7 +85,7 @@ TESS_FN void act_span(int half, int gated, int backward, const act *a, int64_t i
 OPS_CLONES static void act_range(void *arg, int32_t thread, int64_t first, int64_t last) {
     const act a = *(const act *)arg;
     (void)thread;
-    ACT_SPANS(a.d->half, a.gate ? 1 + a.d->family->gelu : PLAIN, 0, &a, first, last);
+    ACT_SPANS(a.d->half, a.gate ? 1 + a.d->gelu : PLAIN, 0, &a, first, last);
 }
 
 void decoder_act(const decoder *d, const void *gate, const void *up, void *y, int64_t elems) {
@@ -96,7 +96,7 @@ void decoder_act(const decoder *d, const void *gate, const void *up, void *y, in
 OPS_CLONES static void act_backward_range(void *arg, int32_t thread, int64_t first, int64_t last) {
     const act a = *(const act *)arg;
     (void)thread;
-    ACT_SPANS(a.d->half, a.gate ? 1 + a.d->family->gelu : PLAIN, 1, &a, first, last);
+    ACT_SPANS(a.d->half, a.gate ? 1 + a.d->gelu : PLAIN, 1, &a, first, last);
 }
 
 void decoder_act_backward(const decoder *d, const void *gate, const void *up, void *dy_dup, void *dgate,

@@ -61,7 +61,7 @@ void decoder_sizes(model *m, decoder *d) {
     find_places(d);
     d->about_zero = d->family->about_zero;
     d->rotary = !d->family->positions;
-    d->one_more = d->family->one_more;
+    d->one_more = d->family->one_more, d->gelu = d->family->gelu;
     d->gated = decoder_has(d, DECODER_GATE_W);
     d->head_norms = decoder_has(d, DECODER_QUERY_NORM_W), d->after_norms = decoder_has(d, DECODER_AFTER1_W);
     d->beside = m->o->t->mem != TESS_MEM_HOST;

@@ -219,7 +219,7 @@ static tess_status join(decoder_chunk *c, int half) {
 static tess_status activate(decoder_chunk *c) {
     const model *m = c->d->m;
     uint64_t rows = device_rows_of(m, c->call).rows, width = (uint64_t)c->d->hidden;
-    return c->d->gated ? device_of(m)->t->swiglu(m->o, c->k.gate, c->z.wide, rows, width, c->d->family->gelu) : TESS_OK;
+    return c->d->gated ? device_of(m)->t->swiglu(m->o, c->k.gate, c->z.wide, rows, width, c->d->gelu) : TESS_OK;
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------- */
@@ -281,7 +281,7 @@ static tess_status activate_backward(decoder_chunk *c) {
     OPS_TRY(input_gradient(c, down, z->dy, d->gated ? z->wide : z->dfeed, &with));
     if (d->gated)
         OPS_TRY(g->t->swiglu_backward(m->o, c->k.gate, z->wide, z->dfeed, z->wide, g->rows.rows, (uint64_t)d->hidden,
-                                      d->family->gelu));
+                                      d->gelu));
     return weight_gradient(c, down, z->wide, z->dy);
 }
 
