@@ -30,9 +30,9 @@ typedef struct {                           /* zero is the model's default; what 
     float dropout;           /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
     float attention_dropout; /* what a config asks for; no model has one, and training says so */
     model_decoder decoder;
-    const char *frozen;      /* parameters not trained: patterns as "embed.*", joined by ','; null: none */
-    uint32_t precision;      /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
-    int32_t threads;         /* compute threads, 0: 1. Bits depend on it with oneDNN */
+    const char *frozen; /* parameters not trained: patterns as "embed.*", joined by ','; null: none */
+    uint32_t precision; /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
+    int32_t threads;    /* compute threads, 0: 1. Bits depend on it with oneDNN */
     uint64_t seed;
     const char *isa, *operators; /* as ops_options.isa and ops_find; null: the best there is */
 } model_options;
