@@ -46,7 +46,7 @@ for model in $models; do "$TESSERA" train $model --help >"$model.help"; done
 rm ./*.help # which completion would offer
 [ "$(sed -n '/^| default |/,/^$/p' "$SOURCE/docs/train.md" | sed '/^$/d')" = "$(cat defaults)" ] || fail "docs/train.md has other defaults than help: $(cat defaults)"
 # A screen: one line per option; the examples are the model's own; without a model, names alone.
-for model in mnist gpt gpt2 llama convbn linear; do
+for model in mnist gpt gpt2 llama qwen2 qwen3 mistral gemma2 gemma3 convbn linear; do
   help train $model
   [ "$(wc -l <out)" -le 96 ] || fail "train $model --help has $(wc -l <out) lines"
   ! grep -Eq '^ {30}' out || fail "an option of $model takes two lines: $(grep -E -B1 '^ {30}' out)"
@@ -55,7 +55,7 @@ for model in mnist gpt gpt2 llama convbn linear; do
 done
 for command in train plan tune; do
   help $command
-  [ "$(wc -l <out)" -le 45 ] || fail "$command --help has $(wc -l <out) lines"
+  [ "$(wc -l <out)" -le 60 ] || fail "$command --help has $(wc -l <out) lines"
   for option in model layers data epochs lr wrap ranks json; do shows "^  .* --$option( |$)|^ +--$option( |$)"; done
 done
 
@@ -85,9 +85,9 @@ for word in list show verify diff reshard export import prune; do shows "^      
 
 # Not taken: exit code 2 and one line that says so.
 refuse() { local line=$1; shift; expect 2 "$TESSERA" "$@"; one_line err "$line"; }
-refuse "tessera train: mnist takes no --layers, only gpt gpt2 llama" train mnist --layers 3
+refuse "tessera train: mnist takes no --layers, only gpt gpt2 llama qwen2 qwen3 mistral gemma2 gemma3" train mnist --layers 3
 refuse "tessera train: gpt takes no --epochs, only mnist" train --epochs=2 gpt
-refuse "tessera train: linear takes no --data, only mnist gpt gpt2 llama" train linear --data x
+refuse "tessera train: linear takes no --data, only mnist gpt gpt2 llama qwen2 qwen3 mistral gemma2 gemma3" train linear --data x
 refuse "tessera train: takes no --machine; \`tessera train --help\` lists its options" train gpt --machine x
 refuse "tessera plan: FILE takes no --hidden, only convbn" plan ./a.json --hidden 4
 refuse "tessera bench: takes no --lr; \`tessera bench --help\` lists its options" bench --lr 3
@@ -109,7 +109,7 @@ refuses_the_rest() { # WORD…: a command, and perhaps its subject
     tried=$((tried + 1))
   done
 }
-for model in mnist gpt gpt2 llama convbn linear; do refuses_the_rest train $model; done
+for model in mnist gpt gpt2 llama qwen2 qwen3 mistral gemma2 gemma3 convbn linear; do refuses_the_rest train $model; done
 for words in "plan mnist" "plan llama" "tune convbn" "bench cast" "bench comm" "bench blocks" "bench step" run report "ckpt list" "ckpt export" \
   "ckpt import" "plugins check"; do
   # shellcheck disable=SC2086

@@ -162,7 +162,7 @@ cp -r "$data/hf-llama" missing && chmod -R u+w missing && rm missing/model-00002
 refuse "missing: no tensor '.*' in" llama --model missing --data nano.bin
 refuse "missing: no tensor '.*' in" llama --model missing --data nano.bin -n 2
 mkdir -p other && sed 's/"llama"/"mamba"/' "$data/hf-llama/config.json" >other/config.json
-refuse 'model_type "mamba": expected gpt2 or llama' llama --model other --data nano.bin
+refuse 'model_type "mamba": expected gpt2, llama, qwen2, qwen3, mistral, gemma2 or gemma3_text' llama --model other --data nano.bin
 cp -r "$data/hf-gpt2" shape && chmod -R u+w shape && sed -i 's/"n_positions": 32/"n_positions": 48/' shape/config.json
 refuse "tensor 'transformer.wpe.weight' has shape 32 x 16, expected 48 x 16" gpt2 --model shape --data nano.bin
 # Text is bytes: tokens of a model that has the 256 and no tokenizer, and of no other.

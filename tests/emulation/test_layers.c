@@ -78,6 +78,7 @@ static ops_args_columns columns_of(uint64_t rows, const uint32_t *w, int jobs, i
     for (int i = 0; i < jobs; i++) {
         ops_cuda_columns *j = &a.jobs[i];
         j->width = w[i], j->first_block = a.blocks, j->first_sum = a.n_sums;
+        j->group = 1, j->pitch = j->x_pitch = w[i];
         j->dy = factors(rows * w[i], half, 1), j->db = floats(w[i], 1);
         if (i % 2 == 0)
             j->x = factors(rows * w[i], half, 1), j->stats = floats(2 * rows, 1), j->dw = floats(w[i], 1);
@@ -231,7 +232,8 @@ static void llama(uint64_t n, uint64_t w, int half) {
     ops_args_swiglu_slopes b = { .rows = n, .width = w, .half = half, .x = f.x, .dx = array(2 * n * w * 4) };
     ops_args_rotate r = { .heads = 5, .pairs = (int32_t)w, .pitch = 2 * w * 7, .rows = n, .time = 3, .first = 4 };
     b.dy = b.y = factors(n * w, half, 1);
-    r.x = factors(n * r.pitch, half, 1), r.half = half, r.back = n > 1;
+    r.x = factors(n * r.pitch, half, 1), r.half = half, r.back = n > 1, r.scale = 1.25f;
+    f.gelu = b.gelu = n > 1;
     for (uint64_t i = 0; i < w; i++)
         r.turns[i] = 0.1 / (double)(i + 1);
     OPS(swiglu, f, over(n * over(w, 8), OPS_BLOCK));
@@ -240,11 +242,41 @@ static void llama(uint64_t n, uint64_t w, int half) {
     compare(WHAT("%d rows of %d, half %d", (int)n, (int)w, half));
 }
 
+/* Four heads of queries and two of keys, before as many of values; and the sums that go with them. */
+static void head_norms(uint64_t n, uint64_t size, int half) {
+    uint64_t pitch = 8 * size, heads = 6 * n;
+    ops_args_head_norm f = {
+        .rows = n, .pitch = pitch, .heads = 4, .kv_heads = 2, .size = (uint32_t)size, .eps = 1e-6
+    };
+    f.half = half, f.one_more = n > 1, f.x = factors(n * pitch, half, 1), f.kept = array(heads * size * 4);
+    f.query_w = factors(size, half, 1), f.key_w = factors(size, half, 1), f.stats = array(8 * heads);
+    ops_args_head_norm_slopes b = f;
+    b.x = factors(n * pitch, half, 1);
+    ops_args_columns c = { .rows = 4 * n, .half = half, .n_jobs = 1, .blocks = (uint32_t)over(size, OPS_JOB_COLUMNS) };
+    c.n_sums = 2 * (uint32_t)size, c.sums = array(over(4 * n, OPS_JOB_ROWS) * c.n_sums * sizeof(double));
+    c.jobs[0] = (ops_cuda_columns){ .x = f.kept, .dy = b.x, .stats = f.stats, .width = (uint32_t)size, .group = 4 };
+    c.jobs[0].dw = floats(size, 1), c.jobs[0].pitch = pitch, c.jobs[0].x_pitch = 6 * size;
+    OPS(head_norm, f, over(heads, OPS_ROWS_PER_BLOCK));
+    OPS(columns, c, c.blocks * over(c.rows, OPS_JOB_ROWS));
+    OPS(head_norm_slopes, b, over(heads, OPS_ROWS_PER_BLOCK));
+    compare(WHAT("%d rows of heads of %d, half %d", (int)n, (int)size, half));
+}
+
+static void test_layers__heads_and_caps(void **state) {
+    (void)state;
+    for (int half = 0; half < 2; half++)
+        EACH(uint64_t, size, 5, 16, 72) EACH(uint64_t, n, 1, 90) head_norms(n, size, half);
+    ops_args_cap c = { .x = floats(1300, 9), .elems = 1300, .cap = 2 };
+    OPS(cap, c, over(1300, OPS_BLOCK * OPS_EACH));
+    compare("a cap");
+}
+
 static void embed(uint64_t n, uint64_t w, int half) {
     uint64_t rows = 17 * n;
     ops_args_embed e = { .ids = numbers(rows, 11), .table = factors(11 * w, half, 1), .elems = rows * w, .half = half };
     ops_args_sort_ids s = { .ids = e.ids, .order = array(4 * rows), .sorted = array(4 * rows), .rows = (uint32_t)rows };
     ops_args_embed_slopes b = { .order = s.order, .sorted = s.sorted, .dy = factors(rows * w, half, 1), .rows = rows };
+    e.scale = b.scale = n > 1 ? 4 : 1;
     e.position = n > 1 ? factors(17 * w, half, 1) : NULL, e.y = array(rows * w * 4), e.mask = mask_of(17, w, 0.2f);
     b.dtable = floats(11 * w, 1), b.dposition = floats(17 * w, 1), b.time = 17, b.width = w, b.half = half;
     b.add_position = n > 1;
@@ -428,6 +460,7 @@ int main(void) {
         cmocka_unit_test(test_layers__cross_entropy_and_its_sum),
         cmocka_unit_test(test_layers__losses_of_single_elements),
         cmocka_unit_test(test_layers__elements_and_both_ends),
+        cmocka_unit_test(test_layers__heads_and_caps),
         cmocka_unit_test(test_layers__bias_of_a_row_that_is_not_aligned),
         cmocka_unit_test(test_layers__single_elements),
         cmocka_unit_test(test_layers__indices),

@@ -41,12 +41,12 @@ static ops_rows rows_of(const ends *e) {
 static tess_status run_embed(const void *bench) {
     const ends *e = bench;
     ops_rows of = rows_of(e);
-    return e->t->embed(e->o, &of, e->ids, e->table, e->position, NULL, e->y);
+    return e->t->embed(e->o, &of, e->ids, e->table, e->position, 0, NULL, e->y);
 }
 static tess_status run_embed_backward(const void *bench) {
     const ends *e = bench;
     ops_rows of = rows_of(e);
-    return e->t->embed_backward(e->o, &of, e->ids, e->y, e->dtable, e->dposition, 0, e->scratch);
+    return e->t->embed_backward(e->o, &of, e->ids, e->y, 0, e->dtable, e->dposition, 0, e->scratch);
 }
 static tess_status run_rotation(const void *bench) {
     const ends *e = bench;
@@ -56,11 +56,11 @@ static tess_status run_rotation(const void *bench) {
 }
 static tess_status run_swiglu(const void *bench) {
     const ends *e = bench;
-    return e->t->swiglu(e->o, e->x, e->y, e->rows, HIDDEN);
+    return e->t->swiglu(e->o, e->x, e->y, e->rows, HIDDEN, 0);
 }
 static tess_status run_swiglu_backward(const void *bench) {
     const ends *e = bench;
-    return e->t->swiglu_backward(e->o, e->x, e->y, e->dx, e->y, e->rows, HIDDEN);
+    return e->t->swiglu_backward(e->o, e->x, e->y, e->dx, e->y, e->rows, HIDDEN, 0);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */

@@ -309,7 +309,8 @@ static void convbn_release(model *m) {
     free(n);
 }
 
-static tess_status convbn_check(const model_options *o) {
+static tess_status convbn_check(const model_ops *t, const model_options *o) {
+    (void)t;
     if (o->image_size < STEM_KERNEL || o->image_size > 4096)
         return tess_fail(TESS_E_INVALID, "image size %d: expected %d to 4096", o->image_size, STEM_KERNEL);
     if (o->hidden < 1 || o->hidden > 4096)

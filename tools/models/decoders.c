@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The decoders gpt, gpt2 and llama: what each is made of, and which options they take. */
+/* The decoders: what each is made of, and which options they take. */
 #include "decoder/decoder.h"
 #include <tessera/tessera.h>
 
@@ -26,27 +26,75 @@ static const decoder_param gpt2_layer[] = {
 static const decoder_family gpt_family = { GPT2_LAYERS, .bytes = 1 };
 static const decoder_family gpt2_family = { GPT2_LAYERS };
 
+#define LLAMA_ATTENTION                                                                                                \
+    { "self_attn.q_proj.weight", DECODER_Q_W, DECODER_Q, DECODER_WIDTH, DECODER_NORMAL },                              \
+        { "self_attn.k_proj.weight", DECODER_K_W, DECODER_KV, DECODER_WIDTH, DECODER_NORMAL },                         \
+        { "self_attn.v_proj.weight", DECODER_V_W, DECODER_KV, DECODER_WIDTH, DECODER_NORMAL }, {                       \
+        "self_attn.o_proj.weight", DECODER_O_W, DECODER_WIDTH, DECODER_Q, DECODER_RESIDUAL                             \
+    }
+#define LLAMA_PRODUCTS                                                                                                 \
+    { "mlp.gate_proj.weight", DECODER_GATE_W, DECODER_HIDDEN, DECODER_WIDTH, DECODER_NORMAL },                         \
+        { "mlp.up_proj.weight", DECODER_UP_W, DECODER_HIDDEN, DECODER_WIDTH, DECODER_NORMAL }, {                       \
+        "mlp.down_proj.weight", DECODER_DOWN_W, DECODER_WIDTH, DECODER_HIDDEN, DECODER_RESIDUAL                        \
+    }
+#define LLAMA_FEED                                                                                                     \
+    { "post_attention_layernorm.weight", DECODER_NORM2_W, DECODER_WIDTH, 0, DECODER_ONES }, LLAMA_PRODUCTS
 static const decoder_param llama_layer[] = {
+    { "input_layernorm.weight", DECODER_NORM1_W, DECODER_WIDTH, 0, DECODER_ONES },
+    LLAMA_ATTENTION,
+    LLAMA_FEED,
+};
+
+/* Qwen 2's have biases, behind the matrices: on a device vectors that lie behind each other are one. */
+static const decoder_param qwen2_layer[] = {
     { "input_layernorm.weight", DECODER_NORM1_W, DECODER_WIDTH, 0, DECODER_ONES },
     { "self_attn.q_proj.weight", DECODER_Q_W, DECODER_Q, DECODER_WIDTH, DECODER_NORMAL },
     { "self_attn.k_proj.weight", DECODER_K_W, DECODER_KV, DECODER_WIDTH, DECODER_NORMAL },
     { "self_attn.v_proj.weight", DECODER_V_W, DECODER_KV, DECODER_WIDTH, DECODER_NORMAL },
+    { "self_attn.q_proj.bias", DECODER_Q_B, DECODER_Q, 0, DECODER_ZEROS },
+    { "self_attn.k_proj.bias", DECODER_K_B, DECODER_KV, 0, DECODER_ZEROS },
+    { "self_attn.v_proj.bias", DECODER_V_B, DECODER_KV, 0, DECODER_ZEROS },
     { "self_attn.o_proj.weight", DECODER_O_W, DECODER_WIDTH, DECODER_Q, DECODER_RESIDUAL },
-    { "post_attention_layernorm.weight", DECODER_NORM2_W, DECODER_WIDTH, 0, DECODER_ONES },
-    { "mlp.gate_proj.weight", DECODER_GATE_W, DECODER_HIDDEN, DECODER_WIDTH, DECODER_NORMAL },
-    { "mlp.up_proj.weight", DECODER_UP_W, DECODER_HIDDEN, DECODER_WIDTH, DECODER_NORMAL },
-    { "mlp.down_proj.weight", DECODER_DOWN_W, DECODER_WIDTH, DECODER_HIDDEN, DECODER_RESIDUAL },
+    LLAMA_FEED,
 };
-static const decoder_family llama_family = {
-    .about_zero = 1,
-    .embed = "weight",
-    .layer = "layers",
-    .norm_w = "norm.weight",
-    .halves = { [DECODER_ATTENTION] = { "self_attn", "input_layernorm" },
-                [DECODER_FEED] = { "mlp", "post_attention_layernorm" } },
-    .params = llama_layer,
-    .n_params = sizeof llama_layer / sizeof *llama_layer,
+static const decoder_param qwen3_layer[] = {
+    { "input_layernorm.weight", DECODER_NORM1_W, DECODER_WIDTH, 0, DECODER_ONES },
+    LLAMA_ATTENTION,
+    { "self_attn.q_norm.weight", DECODER_QUERY_NORM_W, DECODER_HEAD, 0, DECODER_ONES },
+    { "self_attn.k_norm.weight", DECODER_KEY_NORM_W, DECODER_HEAD, 0, DECODER_ONES },
+    LLAMA_FEED,
 };
+
+/* Gemma's gains are 1 + the parameter. */
+#define GEMMA_FEED                                                                                                     \
+    { "post_attention_layernorm.weight", DECODER_AFTER1_W, DECODER_WIDTH, 0, DECODER_ZEROS },                          \
+        { "pre_feedforward_layernorm.weight", DECODER_NORM2_W, DECODER_WIDTH, 0, DECODER_ZEROS }, LLAMA_PRODUCTS, {    \
+        "post_feedforward_layernorm.weight", DECODER_AFTER2_W, DECODER_WIDTH, 0, DECODER_ZEROS                         \
+    }
+static const decoder_param gemma2_layer[] = {
+    { "input_layernorm.weight", DECODER_NORM1_W, DECODER_WIDTH, 0, DECODER_ZEROS },
+    LLAMA_ATTENTION,
+    GEMMA_FEED,
+};
+static const decoder_param gemma3_layer[] = {
+    { "input_layernorm.weight", DECODER_NORM1_W, DECODER_WIDTH, 0, DECODER_ZEROS },
+    LLAMA_ATTENTION,
+    { "self_attn.q_norm.weight", DECODER_QUERY_NORM_W, DECODER_HEAD, 0, DECODER_ZEROS },
+    { "self_attn.k_norm.weight", DECODER_KEY_NORM_W, DECODER_HEAD, 0, DECODER_ZEROS },
+    GEMMA_FEED,
+};
+
+#define LLAMA_LAYERS(layer_params)                                                                                     \
+    .about_zero = 1, .embed = "weight", .layer = "layers", .norm_w = "norm.weight",                                    \
+    .halves = { [DECODER_ATTENTION] = { "self_attn", "input_layernorm" },                                              \
+                [DECODER_FEED] = { "mlp", "post_attention_layernorm" } },                                              \
+    .params = layer_params, .n_params = sizeof layer_params / sizeof *layer_params
+#define GEMMA .one_more = 1, .gelu = 1, .scaled = 1
+static const decoder_family llama_family = { LLAMA_LAYERS(llama_layer) };
+static const decoder_family qwen2_family = { LLAMA_LAYERS(qwen2_layer) };
+static const decoder_family qwen3_family = { LLAMA_LAYERS(qwen3_layer) };
+static const decoder_family gemma2_family = { LLAMA_LAYERS(gemma2_layer), GEMMA };
+static const decoder_family gemma3_family = { LLAMA_LAYERS(gemma3_layer), GEMMA };
 
 /* ---- a sequence -------------------------------------------------------------------------------------- */
 tess_status model_sequence_begin(model *m, uint64_t *bytes) {
@@ -61,7 +109,8 @@ void model_sequence_end(model *m) {
 }
 
 /* ---- gpt: over bytes --------------------------------------------------------------------------------- */
-static tess_status check_gpt(const model_options *o) {
+static tess_status check_gpt(const model_ops *t, const model_options *o) {
+    (void)t;
     if (o->layers < 1 || o->layers > 1000)
         return tess_fail(TESS_E_INVALID, "layers %d: expected 1 to 1000", o->layers);
     if (o->width < 1 || o->width > 65536)
@@ -85,9 +134,10 @@ const model_ops model_gpt = {
     .release = decoder_release,
 };
 
-/* ---- gpt2 and llama ---------------------------------------------------------------------------------- */
-static tess_status check_shape(const model_options *o, const char *name) {
+/* ---- from folders ---------------------------------------------------------------------------------- */
+static tess_status check_shape(const model_ops *t, const model_options *o) {
     const model_decoder *d = &o->decoder;
+    const char *name = t->name;
     int32_t kv = d->kv_heads ? d->kv_heads : o->heads;
     if (o->layers < 1 || o->layers > 1000 || o->width < 1 || o->width > 65536)
         return tess_fail(TESS_E_INVALID, "%s: %d layers of width %d: expected 1 to 1000 and 1 to 65536", name,
@@ -104,39 +154,32 @@ static tess_status check_shape(const model_options *o, const char *name) {
     return TESS_OK;
 }
 
-static tess_status check_gpt2(const model_options *o) {
-    return check_shape(o, "gpt2");
-}
-
-static tess_status check_llama(const model_options *o) {
+static tess_status check_llama(const model_ops *t, const model_options *o) {
     int32_t size = o->decoder.head_size ? o->decoder.head_size : o->heads > 0 ? o->width / o->heads : 0;
-    OPS_TRY(check_shape(o, "llama"));
-    return size % 2 ? tess_fail(TESS_E_INVALID, "llama: heads of %d elements, expected an even number", size) : TESS_OK;
+    OPS_TRY(check_shape(t, o));
+    if (size % 2)
+        return tess_fail(TESS_E_INVALID, "%s: heads of %d elements, expected an even number", t->name, size);
+    if (!t->decoder->one_more)
+        return TESS_OK;
+    if (o->dropout > 0)
+        return tess_fail(TESS_E_UNSUPPORTED, "%s: dropout %g, but it has none", t->name, (double)o->dropout);
+    return o->half_units ? tess_fail(TESS_E_UNSUPPORTED, "%s: its units are whole layers: leave out --units", t->name)
+                         : TESS_OK;
 }
 
-const model_ops model_gpt2 = {
-    .name = "gpt2",
-    .defaults = { .batch = 4, .layers = 4, .heads = 4, .width = 128, .context = 64 },
-    .optimizer_groups = 2,
-    .decoder = &gpt2_family,
-    .check = check_gpt2,
-    .check_batch = decoder_batch_check,
-    .build = decoder_build,
-    .release = decoder_release,
-};
+#define DECODER(model, of, fits)                                                                                       \
+    .name = #model, .optimizer_groups = 2, .decoder = &of##_family, .check = fits, .check_batch = decoder_batch_check, \
+    .build = decoder_build, .release = decoder_release
+#define SMALL .batch = 4, .layers = 4, .heads = 4, .width = 128, .context = 64
+#define SMALL_LLAMA                                                                                                    \
+    {                                                                                                                  \
+        SMALL, .decoder = {.kv_heads = 2, .feed = 344 }                                                                \
+    }
 
-const model_ops model_llama = {
-    .name = "llama",
-    .defaults = { .batch = 4,
-                  .layers = 4,
-                  .heads = 4,
-                  .width = 128,
-                  .context = 64,
-                  .decoder = { .kv_heads = 2, .feed = 344 } },
-    .optimizer_groups = 2,
-    .decoder = &llama_family,
-    .check = check_llama,
-    .check_batch = decoder_batch_check,
-    .build = decoder_build,
-    .release = decoder_release,
-};
+const model_ops model_gpt2 = { DECODER(gpt2, gpt2, check_shape), .defaults = { SMALL } };
+const model_ops model_llama = { DECODER(llama, llama, check_llama), .defaults = SMALL_LLAMA };
+const model_ops model_qwen2 = { DECODER(qwen2, qwen2, check_llama), .defaults = SMALL_LLAMA };
+const model_ops model_qwen3 = { DECODER(qwen3, qwen3, check_llama), .defaults = SMALL_LLAMA };
+const model_ops model_mistral = { DECODER(mistral, llama, check_llama), .defaults = SMALL_LLAMA };
+const model_ops model_gemma2 = { DECODER(gemma2, gemma2, check_llama), .defaults = SMALL_LLAMA };
+const model_ops model_gemma3 = { DECODER(gemma3, gemma3, check_llama), .defaults = SMALL_LLAMA };

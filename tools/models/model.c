@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-const model_ops *const model_table[] = { &model_mnist,  &model_gpt,    &model_gpt2, &model_llama,
-                                         &model_linear, &model_convbn, NULL };
+const model_ops *const model_table[] = { &model_mnist,  &model_gpt,    &model_gpt2,    &model_llama,
+                                         &model_qwen2,  &model_qwen3,  &model_mistral, &model_gemma2,
+                                         &model_gemma3, &model_linear, &model_convbn,  NULL };
 
 /* ---- options ------------------------------------------------------------------------------------ */
 static int32_t either(int32_t value, int32_t fallback) {
@@ -96,7 +97,7 @@ tess_status model_create(const char *name, const model_options *options, model *
     model_options filled = with_defaults(options, &t->defaults);
     OPS_TRY(check_options(&filled));
     if (t->check)
-        OPS_TRY(t->check(&filled));
+        OPS_TRY(t->check(t, &filled));
     const ops_table *operators;
     OPS_TRY(ops_find(filled.operators, &operators));
     model *m = calloc(1, sizeof *m);

@@ -18,11 +18,14 @@ typedef struct { /* decoders; zero is the model's default */
     int32_t rope_positions; /* llama: the context before it was stretched as in Llama 3.1; 0: evenly or not at all */
     float norm_eps;
     double rope_theta, rope_factor, rope_low, rope_high; /* factor 0: not stretched */
-    int32_t window;                                      /* keys that a row sees, itself among them; 0: all before it */
-    int32_t window_from;                                 /* the first layer with a window */
-    int32_t window_every; /* every so manieth layer has none all the same; 0: each has one */
-    double query_scalar;  /* scores are divided by its root; 0: the heads' size */
-    double attention_cap; /* of scores; 0: none */
+    double rope_fast, rope_slow, rope_attention; /* YaRN, where rope_attention, by which lengths grow, is not 0 */
+    double rope_local_theta;         /* of layers with a window, which nothing stretches; 0: as the others */
+    int32_t rope_whole;              /* YaRN begins and ends at whole pairs */
+    int32_t window;                  /* keys that a row sees, itself among them; 0: all before it */
+    int32_t window_from;             /* the first layer with a window */
+    int32_t window_every;            /* every so manieth layer has none all the same; 0: each has one */
+    double query_scalar;             /* scores are divided by its root; 0: the heads' size */
+    double attention_cap, logit_cap; /* of scores, of logits; 0: none */
 } model_decoder;
 typedef struct {                           /* zero is the model's default; what a model has no use for is ignored */
     int32_t batch;                         /* samples per rank and microbatch */
@@ -33,8 +36,8 @@ typedef struct {                           /* zero is the model's default; what 
     int32_t half_units;      /* decoders on the CPU: the halves of a layer are blocks, and units, of their own */
     float dropout;           /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
     float attention_dropout; /* what a config asks for; no model has one, and training says so */
-    model_decoder decoder;   /* gpt2, llama */
-    const char *frozen;      /* parameters not trained: patterns as "embed.*", joined by ','; null: none */
+    model_decoder decoder;
+    const char *frozen; /* parameters not trained: patterns as "embed.*", joined by ','; null: none */
     model_lora lora;
     uint32_t precision; /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
     int32_t threads;    /* compute threads, 0: 1. Bits depend on it with oneDNN */
@@ -109,13 +112,14 @@ struct model_ops {
     int32_t optimizer_groups;
     const struct decoder_family
         *decoder; /* decoder/decoder.h, bf16 throughout by itself; null: another kind of model */
-    tess_status (*check)(const model_options *); /* may be null */
+    tess_status (*check)(const model_ops *, const model_options *); /* may be null */
     /** Null: none. A device's kernels trust the host's batch: TESS_E_DATA names what they must not see. */
     tess_status (*check_batch)(const model *, const void *batch);
     tess_status (*build)(model *); /* operators, parameters, blocks; release undoes a partial one */
     void (*release)(model *);
 };
-extern const model_ops model_mnist, model_gpt, model_gpt2, model_llama, model_linear, model_convbn;
+extern const model_ops model_mnist, model_gpt, model_gpt2, model_llama, model_qwen2, model_qwen3, model_mistral,
+    model_gemma2, model_gemma3, model_linear, model_convbn;
 extern const model_ops *const model_table[]; /* ends with null */
 
 /** Makes the model `name`; TESS_E_INVALID names what is wrong with an option. Local. */
@@ -141,7 +145,7 @@ tess_status model_fill(void *user, const tess_range *, void *data);
 
 /** Keeps keys and values of one sequence from pass to pass, so that a token costs one position: model_batch.position.
  * Positions follow one another; an earlier one may come again, and forgets those after it. The memory, *bytes, is
- * the model's own, beside the engine's plan. TESS_E_UNSUPPORTED for all but gpt, gpt2 and llama. */
+ * the model's own, beside the engine's plan. TESS_E_UNSUPPORTED for all but decoders. */
 tess_status model_sequence_begin(model *, uint64_t *bytes);
 void model_sequence_end(model *);
 
@@ -190,8 +194,8 @@ typedef struct {
     model_result sum;
     float logits[256]; /* zeros unless wanted */
 } gpt_result;
-/* gpt2, llama: int32_t tokens[batch][context + 1], as gpt's text. A token may be marked: as a target it does not count;
- * in a packed batch, a document begins, which no later one sees. */
+/* other decoders: int32_t tokens[batch][context + 1], as gpt's text. A token may be marked: as a target it does not
+ * count; in a packed batch, a document begins, which no later one sees. */
 enum { LM_IGNORED = 1 << 29, LM_BEGINS = 1 << 30 };
 static inline int32_t lm_token(int32_t marked) {
     return marked < 0 ? marked : marked & ~(LM_IGNORED | LM_BEGINS);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "hf_config.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,8 +31,31 @@ static const struct {
     { HF_ROPE_LOW, REAL, OPTION(decoder.rope_low) },
     { HF_ROPE_HIGH, REAL, OPTION(decoder.rope_high) },
     { HF_ROPE_POSITIONS, WHOLE, OPTION(decoder.rope_positions) },
+    { HF_ROPE_FAST, REAL, OPTION(decoder.rope_fast) },
+    { HF_ROPE_SLOW, REAL, OPTION(decoder.rope_slow) },
+    { HF_ROPE_WHOLE, WHOLE, OPTION(decoder.rope_whole) },
+    { HF_ROPE_ATTENTION, REAL, OPTION(decoder.rope_attention) },
+    { HF_ROPE_LOCAL_THETA, REAL, OPTION(decoder.rope_local_theta) },
+    { HF_WINDOW, WHOLE, OPTION(decoder.window) },
+    { HF_WINDOW_FROM, WHOLE, OPTION(decoder.window_from) },
+    { HF_WINDOW_EVERY, WHOLE, OPTION(decoder.window_every) },
+    { HF_QUERY_SCALAR, REAL, OPTION(decoder.query_scalar) },
+    { HF_ATTENTION_CAP, REAL, OPTION(decoder.attention_cap) },
+    { HF_LOGIT_CAP, REAL, OPTION(decoder.logit_cap) },
 #undef OPTION
 };
+
+/* YaRN's factor of lengths, unless the file says it. */
+static double stretch(double factor, double by) {
+    return factor > 1 ? 0.1 * by * log(factor) + 1 : 1;
+}
+
+static void complete(double v[HF_SETTINGS]) {
+    double factor = v[HF_ROPE_FACTOR], by = v[HF_ROPE_MSCALE], by_all = v[HF_ROPE_MSCALE_ALL];
+    if (v[HF_ROPE_FAST] > 0 && !(v[HF_ROPE_ATTENTION] > 0))
+        v[HF_ROPE_ATTENTION] =
+            by > 0 && by_all > 0 ? stretch(factor, by) / stretch(factor, by_all) : stretch(factor, 1);
+}
 
 static void give(const double v[HF_SETTINGS], model_options *o) {
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
@@ -71,22 +95,26 @@ static void settings_of(const model *m, double v[HF_SETTINGS]) {
         { HF_POSITION_TABLE, o->context },
         { HF_EPS, 1e-5 },
         { HF_ROPE_THETA, 10000 },
+        { HF_ROPE_LOCAL_THETA, 10000 },
+        { HF_QUERY_SCALAR, o->decoder.head_size ? o->decoder.head_size : o->width / o->heads },
     };
     for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++)
         if (!(v[defaults[i].setting] > 0))
             v[defaults[i].setting] = defaults[i].value;
     v[HF_TIED] = !o->untied;
+    v[HF_WINDOW_USED] = v[HF_WINDOW] > 0;
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------- */
 static tess_status check_type(const hf_file *file, const char *name) {
+    const hf_family *family = hf_family_of_type(file->type);
     char names[128];
-    if (!hf_family_find(file->type))
+    if (!family)
         return tess_fail(TESS_E_DATA, "%s: model_type \"%s\": expected %s", file->path, file->type,
-                         hf_family_names("or", names));
-    if (strcmp(file->type, name) != 0)
+                         hf_family_names(1, "or", names));
+    if (strcmp(family->model, name) != 0)
         return tess_fail(TESS_E_DATA, "%s: model_type \"%s\", but %s is to be trained: tessera train %s", file->path,
-                         file->type, name, file->type);
+                         file->type, name, family->model);
     return TESS_OK;
 }
 
@@ -100,6 +128,7 @@ tess_status hf_config_read(const char *path, const char *name, model_options *ou
     hf_file_close(&file);
     if (status != TESS_OK)
         return status;
+    complete(v);
     give(v, out);
     *positions = (int32_t)(v[HF_POSITIONS] > 0 ? v[HF_POSITIONS] : v[HF_POSITION_TABLE]);
     return TESS_OK;

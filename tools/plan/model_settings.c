@@ -9,7 +9,15 @@
 #include <tessera/tessera.h>
 #include "tools/support/hf_family.h"
 
-const char *const train_models[] = { "mnist", "gpt", "gpt2", "llama", "convbn", "linear", NULL };
+const char *const train_models[] = { "mnist",   "gpt",    "gpt2",   "llama",  "qwen2",  "qwen3",
+                                     "mistral", "gemma2", "gemma3", "convbn", "linear", NULL };
+
+const char *train_model_names(char out[128]) {
+    size_t at = 0;
+    for (const char *const *m = train_models; *m && at < 128; m++)
+        at += (size_t)snprintf(out + at, 128 - at, "%s%s", m == train_models ? "" : m[1] ? ", " : " and ", *m);
+    return out;
+}
 
 static const char language_schedule[] = "cosine";
 
@@ -29,22 +37,18 @@ static const train_settings defaults[] = {
       .width = 128,
       .context = 64,
       .sample = 300 },
-    { .model = "gpt2",
-      .batch = 4,
-      .steps = 500,
-      .optimizer = "adamw",
-      .lr = 3e-4,
-      .weight_decay = 0.1,
-      .clip = 1.0,
-      .beta2 = 0.95 },
-    { .model = "llama",
-      .batch = 4,
-      .steps = 500,
-      .optimizer = "adamw",
-      .lr = 3e-4,
-      .weight_decay = 0.1,
-      .clip = 1.0,
-      .beta2 = 0.95 },
+#define OF_TOKENS(name)                                                                                                \
+    {                                                                                                                  \
+        .model = name, .batch = 4, .steps = 500, .optimizer = "adamw", .lr = 3e-4, .weight_decay = 0.1, .clip = 1.0,   \
+        .beta2 = 0.95                                                                                                  \
+    }
+    OF_TOKENS("gpt2"),
+    OF_TOKENS("llama"),
+    OF_TOKENS("qwen2"),
+    OF_TOKENS("qwen3"),
+    OF_TOKENS("mistral"),
+    OF_TOKENS("gemma2"),
+    OF_TOKENS("gemma3"),
     /* PyTorch's FSDP memory test's. */
     { .model = "convbn",
       .batch = 2,
@@ -63,6 +67,11 @@ const tool_subject plan_subjects[] = {
     { "gpt", "a language model of bytes; without --data on Tessera's documentation" },
     { "gpt2", "GPT-2 from a Hugging Face folder (--model) or from scratch (--config)" },
     { "llama", "Llama from a Hugging Face folder (--model) or from scratch (--config)" },
+    { "qwen2", "Qwen 2 or 2.5 from a Hugging Face folder (--model) or from scratch (--config)" },
+    { "qwen3", "Qwen 3 from a Hugging Face folder (--model) or from scratch (--config)" },
+    { "mistral", "Mistral from a Hugging Face folder (--model) or from scratch (--config)" },
+    { "gemma2", "Gemma 2 from a Hugging Face folder (--model) or from scratch (--config)" },
+    { "gemma3", "Gemma 3 of text from a Hugging Face folder (--model) or from scratch (--config)" },
     { "convbn", "the network of PyTorch's FSDP memory test, on images of noise" },
     { "linear", "one 3 x 3 layer for one step, compared with its closed form" },
     { NULL, NULL },
@@ -239,7 +248,7 @@ static tess_status check_folder(const train_settings *s) {
         return TESS_OK;
     if (!s->model || !hf_family_find(s->model))
         return tess_fail(TESS_E_INVALID, "model or config is set, but %s is made by its options: %s read them",
-                         s->model, hf_family_names("and", names));
+                         s->model, hf_family_names(0, "and", names));
     if (s->folder && s->config)
         return tess_fail(TESS_E_INVALID, "model and config are both set: a folder has its own config.json");
     for (int i = 0; i < 3; i++)

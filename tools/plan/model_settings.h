@@ -42,6 +42,8 @@ typedef struct { /* options, else the model's defaults */
 tess_status train_settings_read(const char *model, train_settings *out);
 /** The names of all models; ends with null. */
 extern const char *const train_models[];
+/** The same as "mnist, gpt and so on". */
+const char *train_model_names(char out[128]);
 
 extern const tool_subject plan_subjects[]; /* ends with a null name */
 /** A model's default of an option, as tool_page.fallback; null: none. */

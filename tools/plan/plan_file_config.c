@@ -48,7 +48,7 @@ static int take(keys_found *k, const char *key, const char *text, size_t n, json
         k->tie = is_word(text, n, "true") ? 1 : is_word(text, n, "false") ? 0 : -1;
     if (strcmp(key, "is_encoder_decoder") == 0)
         k->encoder_decoder = is_word(text, n, "true");
-    if ((!experts && (!f || f->kind != HF_WHOLE)) || is_word(text, n, "null"))
+    if ((!experts && (!f || f->kind != HF_WHOLE || f->none)) || is_word(text, n, "null"))
         return 1;
     if (!is_whole(text, n, &value)) {
         in->at -= n;

@@ -124,6 +124,7 @@ static int has_units(const tess *t) {
 }
 
 tess_status plan_open(const char *word, int32_t ranks, plan_source *out) {
+    char names[128];
     *out = (plan_source){ .of = TESS_LEDGER_STEP };
     snprintf(out->name, sizeof out->name, "%s", word);
     double start = tool_seconds();
@@ -135,9 +136,8 @@ tess_status plan_open(const char *word, int32_t ranks, plan_source *out) {
     else if (plan_file_is_path(word))
         status = open_file(word, ranks, out);
     else
-        status = tess_fail(
-            TESS_E_INVALID,
-            "'%s' is no model: there are mnist, gpt, gpt2, llama, convbn and linear; a file has a '.' or a '/'", word);
+        status = tess_fail(TESS_E_INVALID, "'%s' is no model: there are %s; a file has a '.' or a '/'", word,
+                           train_model_names(names));
     out->plan_seconds = tool_seconds() - start;
     if (status == TESS_E_BUDGET && !has_units(out->t))
         status = TESS_E_NOMEM; /* no choice of units fits, so there is no plan to read */

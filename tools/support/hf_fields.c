@@ -100,6 +100,11 @@ static const char *take(const json_fields *in, const hf_field *f, double *value)
             return "a whole number from 1 to 16777216";
         *value = (double)whole;
         return NULL;
+    case HF_COUNT:
+        if (!json_fields_uint(in, f->key, &whole) || whole > 1 << 24)
+            return "a whole number from 0 to 16777216";
+        *value = (double)whole;
+        return NULL;
     case HF_REAL:
         return json_fields_double(in, f->key, value) && *value > 0 && *value < 1e12 ? NULL : "a positive number";
     case HF_RATE:
@@ -115,14 +120,81 @@ static const char *take(const json_fields *in, const hf_field *f, double *value)
     case HF_ONE: return json_fields_double(in, f->key, value) && *value == 1 ? NULL : "1, nothing else is supported";
     case HF_EMPTY:
         return json_fields_object(in, f->key, &inner) && inner.n == 0 ? NULL : "nothing, as it is not supported";
+    case HF_OBJECT:
     case HF_ROPE: return json_fields_object(in, f->key, &inner) ? NULL : "an object or null";
     default: return NULL;
     }
 }
 
+/* ---- layers with and without a window ----- */
+enum { MOST_LAYERS = 1000 };
+typedef struct {
+    int32_t n, from, every; /* from: layers without one before the first that has it; every: to the first without */
+    char near[MOST_LAYERS];
+} layer_types;
+
+static int scan_types(json_in *s, layer_types *t) {
+    char type[24];
+    if (!json_in_char(s, '['))
+        return 0;
+    do {
+        if (t->n == MOST_LAYERS || !json_in_string(s, type, sizeof type))
+            return 0;
+        t->near[t->n] = strcmp(type, "sliding_attention") == 0;
+        if (!t->near[t->n++] && strcmp(type, "full_attention") != 0)
+            return 0;
+    } while (json_in_if(s, ','));
+    return json_in_char(s, ']');
+}
+
+static int is_near(const layer_types *t, int32_t layer) {
+    return layer >= t->from && (!t->every || (layer + 1) % t->every != 0);
+}
+
+/* The pattern begins with far layers, or has one far layer at each multiple of a number. */
+static int find_pattern(layer_types *t) {
+    while (t->from < t->n && !t->near[t->from])
+        t->from++;
+    for (int32_t i = 0; t->from == 0 && i < t->n && !t->every; i++)
+        t->every = t->near[i] ? 0 : i + 1;
+    for (int32_t i = 0; i < t->n; i++)
+        if (is_near(t, i) != t->near[i])
+            return 0;
+    return 1;
+}
+
+static tess_status read_types(const char *path, const json_fields *in, const hf_field *f, double *v) {
+    layer_types t = { 0 };
+    json_in s;
+    if (!json_fields_at(in, f->key, &s) || !scan_types(&s, &t) || t.n != (int32_t)v[HF_LAYERS])
+        return tess_fail(TESS_E_DATA, "%s: \"%s\": expected \"sliding_attention\" or \"full_attention\" for each layer",
+                         path, f->key);
+    if (!find_pattern(&t))
+        return tess_fail(TESS_E_DATA,
+                         "%s: \"%s\": expected one full_attention every so many layers, or none after the first "
+                         "sliding_attention; nothing else is supported",
+                         path, f->key);
+    if (t.from < t.n && !(v[HF_WINDOW] > 0))
+        return tess_fail(TESS_E_DATA, "%s: \"%s\": expected no sliding_attention without a sliding_window", path,
+                         f->key);
+    v[HF_WINDOW] = t.from < t.n ? v[HF_WINDOW] : 0;
+    v[HF_WINDOW_FROM] = t.from < t.n ? t.from : 0;
+    v[HF_WINDOW_EVERY] = t.every;
+    return TESS_OK;
+}
+
+static int is_null(const json_fields *in, const char *key) {
+    json_in s;
+    return json_fields_at(in, key, &s) && !json_fields_has(in, key);
+}
+
 static tess_status read_field(const char *path, const json_fields *in, const hf_field *f, double *v) {
     double value = f->fallback * (f->of ? v[f->of] : 1);
     int is_there = f->required || json_fields_has(in, f->key);
+    if (is_there && f->kind == HF_LAYER_TYPES)
+        return read_types(path, in, f, v);
+    if (f->none && is_null(in, f->key))
+        value = 0;
     const char *expected = is_there ? take(in, f, &value) : NULL;
     if (expected && f->kind == HF_TEXT)
         return tess_fail(TESS_E_DATA, "%s: \"%s\": expected \"%s\", nothing else is supported", path, f->key, f->text);
@@ -130,7 +202,7 @@ static tess_status read_field(const char *path, const json_fields *in, const hf_
         expected = f->text;
     if (expected)
         return tess_fail(TESS_E_DATA, "%s: \"%s\": expected %s", path, f->key, expected);
-    v[f->setting] = value;
+    v[f->setting] = f->only && v[f->only] == 0 ? 0 : value;
     return TESS_OK;
 }
 
@@ -159,6 +231,8 @@ static tess_status read_list(const char *path, const json_fields *in, const hf_f
         TRY(read_field(path, in, f, v));
         if (f->kind == HF_ROPE && json_fields_object(in, f->key, &inner))
             TRY(read_rope(path, &inner, v));
+        if (f->kind == HF_OBJECT && json_fields_object(in, f->key, &inner))
+            TRY(read_list(path, &inner, f->inner, v));
     }
     return TESS_OK;
 }
@@ -179,8 +253,22 @@ tess_status hf_fields_read_one(const hf_file *file, const hf_family *family, int
 /* ---- writing -------------------------------------------------------------------------------------------- */
 static void write_list(const hf_field *list, const double *v, json_out *j);
 
+static void write_types(const hf_field *f, const double *v, json_out *j) {
+    layer_types t = { .from = (int32_t)v[HF_WINDOW_FROM], .every = (int32_t)v[HF_WINDOW_EVERY] };
+    json_array_begin(j, f->key);
+    for (int32_t i = 0; i < (int32_t)v[HF_LAYERS]; i++)
+        json_string(j, NULL, v[HF_WINDOW] > 0 && is_near(&t, i) ? "sliding_attention" : "full_attention");
+    json_array_end(j);
+}
+
 static void write_field(const hf_field *f, const double *v, json_out *j) {
+    if (f->none && !(v[f->setting] > 0)) {
+        json_null(j, f->key);
+        return;
+    }
     switch (f->kind) {
+    case HF_LAYER_TYPES: write_types(f, v, j); break;
+    case HF_COUNT:
     case HF_WHOLE: json_int(j, f->key, (int64_t)v[f->setting]); break;
     case HF_REAL:
     case HF_RATE: json_double(j, f->key, v[f->setting]); break;
@@ -207,6 +295,6 @@ void hf_fields_write(const hf_family *family, const double settings[HF_SETTINGS]
     json_array_begin(j, "architectures");
     json_string(j, NULL, family->architecture);
     json_array_end(j);
-    json_string(j, "model_type", family->model);
+    json_string(j, "model_type", hf_family_type(family));
     write_list(family->fields, settings, j);
 }

@@ -23,7 +23,7 @@ tess_status hf_source_read(const char *dir, hf_source *out) {
     if ((size_t)snprintf(path, sizeof path, "%s/config.json", dir) >= sizeof path || access(path, F_OK) != 0)
         return TESS_OK;
     TRY(hf_file_open(path, &file));
-    const hf_family *family = hf_family_find(file.type);
+    const hf_family *family = hf_family_of_type(file.type);
     tess_status status = family ? read_source(&file, family, out) : TESS_OK;
     hf_file_close(&file);
     return status;

@@ -23,13 +23,13 @@ enum {
 #define MEMORY TOOL_GROUP_MEMORY
 #define RANKS TOOL_GROUP_RANKS
 #define OUTPUT TOOL_GROUP_OUTPUT
-#define TRANSFORMERS "gpt gpt2 llama"
+#define FOLDERS "gpt2 llama qwen2 qwen3 mistral gemma2 gemma3"
+#define TRANSFORMERS "gpt " FOLDERS
 
 const tool_option tool_options[] = {
     { "model", TEXT, NULL, NULL, "Hugging Face folder to start from: config.json, safetensors", "DIR", MODEL, ALL,
-      "gpt2 llama", 0, 0 },
-    { "config", TEXT, NULL, NULL, "config.json of a model to start from scratch", "FILE", MODEL, ALL, "gpt2 llama", 0,
-      0 },
+      FOLDERS, 0, 0 },
+    { "config", TEXT, NULL, NULL, "config.json of a model to start from scratch", "FILE", MODEL, ALL, FOLDERS, 0, 0 },
     { "freeze", TEXT, NULL, NULL, "parameters that are not trained: names with '*', joined by ','", "PATTERN", MODEL,
       TRAINS, NULL, 0, 0 },
     { "lora", TEXT, NULL, NULL, "adapters to train: rank=R,alpha=A,targets=MODULES, or a folder", "SPEC", MODEL, TRAINS,
@@ -44,13 +44,13 @@ const tool_option tool_options[] = {
     { "data", TEXT, NULL, NULL, "file or directory to train on; unset: data that comes with the tool", "PATH", DATA,
       TRAINS, "mnist " TRANSFORMERS, 0, 0 },
     { "val", TEXT, NULL, NULL, "held out: a file or directory, or a share of each file; unset: 0.1", "PATH|SHARE", DATA,
-      TRAINS, "gpt2 llama", 0, 0 },
+      TRAINS, FOLDERS, 0, 0 },
     { "tokenizer", TEXT, NULL, NULL, "tokenizer of text: its file or folder; unset: the model's folder's", "FILE", DATA,
-      TRAINS, "gpt2 llama", 0, 0 },
+      TRAINS, FOLDERS, 0, 0 },
     { "pack", FLAG, "0", NULL, "documents share a window, and neither see nor predict each other", NULL, DATA, TRAINS,
-      "gpt2 llama", 0, 0 },
+      FOLDERS, 0, 0 },
     { "token-bits", CHOICE, "auto", "auto|16|32", "bits of a token in a .bin without a header", "16|32", DATA, TRAINS,
-      "gpt2 llama", 0, 0 },
+      FOLDERS, 0, 0 },
     { "batch", INT, NULL, NULL, "samples per rank and microbatch", "B", DATA, ALL, NULL, 1, 1 << 20 },
     { "steps", INT, NULL, NULL, "optimizer steps to run", "S", DATA, TRAINS, NULL, 0, UP },
     { "epochs", INT, NULL, NULL, "passes over the data", "E", DATA, TRAINS, "mnist", 1, UP },

@@ -24,19 +24,20 @@ static error_t take_model(arguments *a, const char *word, const struct argp_stat
             a->model = word;
             return 0;
         }
+    char names[128];
     const char *near = tool_suggestion(word, train_models, n);
-    return tool_usage_error(state, "unknown model '%s'%s", word,
-                            *near ? near : "; there are mnist, gpt, gpt2, llama, convbn and linear");
+    if (*near)
+        return tool_usage_error(state, "unknown model '%s'%s", word, near);
+    return tool_usage_error(state, "unknown model '%s'; there are %s", word, train_model_names(names));
 }
 
 static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
+    char names[128];
     switch (key) {
     case ARGP_KEY_ARG: return take_model(a, text, state);
     case ARGP_KEY_END:
-        return a->model
-                   ? 0
-                   : tool_usage_error(state, "no model given; there are mnist, gpt, gpt2, llama, convbn and linear");
+        return a->model ? 0 : tool_usage_error(state, "no model given; there are %s", train_model_names(names));
     default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -60,6 +61,16 @@ static const tool_page page = {
                 "  fine-tuning of a Hugging Face folder, into another\n"
                 "tessera train llama -n 2 --config config.json --precision bf16\n"
                 "  from scratch, with bf16 copies for the kernels\n"
+                "tessera train qwen2 -n 2 --model FOLDER --data texts/ --export tuned\n"
+                "  fine-tuning on texts\n"
+                "tessera train qwen3 --model FOLDER --steps 0 --sample 100 --prompt Hello\n"
+                "  a sample of the model as it is\n"
+                "tessera train mistral -n 2 --model FOLDER --data tokens/ --freeze 'embed.*'\n"
+                "  with the embedding as it is\n"
+                "tessera train gemma2 -n 2 --model FOLDER --data tokens/ --offload cpu\n"
+                "  with the optimizer in the host's memory\n"
+                "tessera train gemma3 -n 2 --config config.json --data tokens/\n"
+                "  from scratch\n"
                 "tessera train convbn -n 2 --image-size 64 --steps 3\n"
                 "  images of noise\n"
                 "tessera train linear -n 4\n"

@@ -118,7 +118,7 @@ struct train_run {
     char digest[33];         /* "": none */
     int said_not_finite;     /* a loss was NaN or infinite */
     char identity[480];      /* train_identity_make */
-    char *hf_config;         /* gpt2, llama: the config.json of an exported folder; else null */
+    char *hf_config;         /* of a family: the config.json of an exported folder; else null */
     /* output, rank 0 only */
     struct {
         tess_ledger_point *points;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Language models of tokens, gpt2 and llama. */
+/* Language models of tokens. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

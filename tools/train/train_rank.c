@@ -238,14 +238,18 @@ tess_status train_plan(const train_settings *settings, int32_t ranks) {
     return status;
 }
 
-/* In the order of train_models. */
+/* All others learn from tokens. */
 static const train_task_ops *task_of(const char *name) {
-    static const train_task_ops *const tasks[] = { &train_mnist, &train_gpt,    &train_lm,
-                                                   &train_lm,    &train_convbn, &train_linear };
-    size_t i = 0;
-    while (strcmp(train_models[i], name) != 0)
-        i++;
-    return tasks[i];
+    static const struct {
+        const char *name;
+        const train_task_ops *ops;
+    } tasks[] = {
+        { "mnist", &train_mnist }, { "gpt", &train_gpt }, { "convbn", &train_convbn }, { "linear", &train_linear }
+    };
+    for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++)
+        if (strcmp(tasks[i].name, name) == 0)
+            return tasks[i].ops;
+    return &train_lm;
 }
 
 int train_rank(const train_settings *settings) {

@@ -18,6 +18,7 @@
 #define decoder_add ROWS(decoder_add)
 #define decoder_bias_backward ROWS(decoder_bias_backward)
 #define decoder_dropout ROWS(decoder_dropout)
+#define decoder_cap ROWS(decoder_cap)
 #define decoder_rope ROWS(decoder_rope)
 #define decoder_rope_one ROWS(decoder_rope_one)
 #define decoder_embedding ROWS(decoder_embedding)

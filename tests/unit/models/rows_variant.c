@@ -20,6 +20,7 @@ const rows_functions rows_table = {
     .loss_backward = decoder_loss_backward,
     .tiles_create = decoder_tiles_create,
     .tiles_destroy = decoder_tiles_destroy,
+    .cap = decoder_cap,
     .attention = decoder_attention,
     .attention_backward = decoder_attention_backward,
 };

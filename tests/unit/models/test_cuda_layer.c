@@ -472,16 +472,16 @@ static void embed_on(int32_t tokens, uint64_t samples, uint64_t width, int halve
     up(&ids);
     t.c->t->embedding(t.c, ids.host, table.host, position.host, y.host, rows, TIME, width);
     t.c->t->dropout(t.c, y.host, samples, TIME * width, &drop);
-    assert_int_equal(layer(&t)->embed(t.d, &of, (int32_t *)ids.dev, table.dev, position.dev, &drop, y.dev), TESS_OK);
+    assert_int_equal(layer(&t)->embed(t.d, &of, (int32_t *)ids.dev, table.dev, position.dev, 0, &drop, y.dev), TESS_OK);
     near_factors(&y, halves, halves ? 4e-3 : 0);
     assert_true(layer(&t)->embed_backward_need(rows) <= 1 << 20);
     assert_int_equal(
-        layer(&t)->embed_backward(t.d, &of, (int32_t *)ids.dev, dy.dev, dtable.dev, dposition.dev, 1, t.scratch.dev),
+        layer(&t)->embed_backward(t.d, &of, (int32_t *)ids.dev, dy.dev, 0, dtable.dev, dposition.dev, 1, t.scratch.dev),
         TESS_OK);
     t.c->t->embedding_backward(t.c, ids.host, dy.host, dtable.host, dposition.host, rows, TIME, width);
     near(&dtable, 0), near(&dposition, 0); /* the same order of sums */
     assert_int_equal(
-        layer(&t)->embed_backward(t.d, &of, (int32_t *)ids.dev, dy.dev, NULL, dposition.dev, 0, t.scratch.dev),
+        layer(&t)->embed_backward(t.d, &of, (int32_t *)ids.dev, dy.dev, 0, NULL, dposition.dev, 0, t.scratch.dev),
         TESS_OK);
     memset(dposition.host, 0, dposition.bytes);
     float *unused = calloc(table_elems, sizeof *unused);
@@ -489,7 +489,7 @@ static void embed_on(int32_t tokens, uint64_t samples, uint64_t width, int halve
     free(unused);
     near(&dposition, 0);
     of.rows = (uint64_t)1 << 31;
-    assert_int_equal(layer(&t)->embed_backward(t.d, &of, (int32_t *)ids.dev, dy.dev, NULL, NULL, 0, NULL),
+    assert_int_equal(layer(&t)->embed_backward(t.d, &of, (int32_t *)ids.dev, dy.dev, 0, NULL, NULL, 0, NULL),
                      TESS_E_UNSUPPORTED);
     close_tables(&t);
 }

@@ -46,7 +46,7 @@ static void *batch_of(const model *m) {
     model_batch *head = (model_batch *)(void *)batch;
     float *floats = (float *)(void *)(batch + sizeof *head);
     uint64_t n = (m->desc.input_bytes - sizeof *head) / sizeof(float);
-    int is_gpt = strcmp(m->t->name, "gpt") == 0, has_tokens = strcmp(m->t->name, "gpt2") == 0 || m->t->name[1] == 'l';
+    int is_gpt = strcmp(m->t->name, "gpt") == 0, has_tokens = m->t->decoder && !is_gpt;
     assert_non_null(batch);
     head->count = (uint32_t)m->options.batch * (is_gpt || has_tokens ? (uint32_t)m->options.context : 1);
     for (uint64_t i = 0; i < n; i++)
@@ -162,6 +162,84 @@ static const model_options stretched_llama = { .batch = 2,
                                                             .rope_high = 4,
                                                             .rope_positions = 8 } };
 
+/* Biases; normalised heads and a window from the second layer on; a window in each; two angles, and one of them
+ * stretched; caps, and every second layer without a window. Widths of whole vectors and others. */
+static const struct {
+    const char *name;
+    model_options o;
+} families[] = {
+    { "qwen2",
+      { .batch = 2,
+        .layers = 2,
+        .heads = 4,
+        .width = 24,
+        .context = 9,
+        .decoder = { .vocabulary = 61, .kv_heads = 2, .head_size = 10, .feed = 36 } } },
+    { "qwen2",
+      { .batch = 2,
+        .layers = 1,
+        .heads = 4,
+        .width = 32,
+        .context = 9,
+        .decoder = { .vocabulary = 64, .kv_heads = 2, .feed = 64 } } },
+    { "qwen3",
+      { .batch = 2,
+        .layers = 2,
+        .heads = 4,
+        .width = 24,
+        .context = 9,
+        .untied = 1,
+        .decoder = { .vocabulary = 61, .kv_heads = 2, .head_size = 10, .feed = 36, .window = 4, .window_from = 1 } } },
+    { "mistral",
+      { .batch = 2,
+        .layers = 2,
+        .heads = 2,
+        .width = 32,
+        .context = 13,
+        .decoder = { .vocabulary = 61,
+                     .kv_heads = 1,
+                     .feed = 40,
+                     .window = 5,
+                     .rope_factor = 4,
+                     .rope_fast = 2,
+                     .rope_slow = 0.5,
+                     .rope_attention = 1.2,
+                     .rope_positions = 8,
+                     .rope_theta = 100 } } },
+    { "gemma2",
+      { .batch = 2,
+        .layers = 3,
+        .heads = 2,
+        .width = 24,
+        .context = 11,
+        .decoder = { .vocabulary = 61,
+                     .kv_heads = 1,
+                     .head_size = 8,
+                     .feed = 36,
+                     .window = 4,
+                     .window_every = 2,
+                     .query_scalar = 5,
+                     .attention_cap = 0.7,
+                     .logit_cap = 2 } } },
+    { "gemma3",
+      { .batch = 2,
+        .layers = 3,
+        .heads = 2,
+        .width = 32,
+        .context = 11,
+        .head_rows = 8,
+        .decoder = { .vocabulary = 64,
+                     .kv_heads = 1,
+                     .head_size = 16,
+                     .feed = 40,
+                     .window = 4,
+                     .window_every = 3,
+                     .rope_theta = 1e6,
+                     .rope_local_theta = 30,
+                     .query_scalar = 20 } } },
+};
+enum { FAMILIES = sizeof families / sizeof *families };
+
 static void test_cuda_models__agree_with_the_cpus_in_f32(void **state) {
     (void)state;
     model_options chunks = small_gpt2; /* of the head, which do not come out even */
@@ -177,6 +255,8 @@ static void test_cuda_models__agree_with_the_cpus_in_f32(void **state) {
     same("gpt2", small_gpt2, "plain", 1e-5);
     same("llama", small_llama, "plain", 1e-5);
     same("llama", stretched_llama, "plain", 1e-5);
+    for (size_t i = 0; i < FAMILIES; i++)
+        same(families[i].name, families[i].o, "plain", 1e-5);
     same("convbn", (model_options){ .batch = 2, .image_size = 12, .hidden = 6 }, "plain", 1e-3);
     same("linear", (model_options){ .batch = 4 }, "plain", 5e-6);
 }
@@ -197,6 +277,11 @@ static void test_cuda_models__agree_with_the_cpus_in_bf16(void **state) {
     same("gpt2", gpt2, NULL, 0.02);
     same("llama", llama, NULL, 0.02);
     same("llama", stretched, NULL, 0.02);
+    for (size_t i = 0; i < FAMILIES; i++) {
+        model_options o = families[i].o;
+        o.precision = TESS_BF16;
+        same(families[i].name, o, NULL, 0.02);
+    }
     gpt.head_rows = 8, gpt.decoder.vocabulary = 131, gpt.untied = 1;
     same("gpt2", gpt, NULL, 0.02);
     same("linear", (model_options){ .batch = 4, .precision = TESS_BF16 }, NULL, 1e-6);
@@ -324,6 +409,8 @@ static void test_cuda_models__a_position_at_a_time(void **state) {
         all[i].precision = TESS_BF16;
         sequence_on(names[i], all[i], 0.02);
     }
+    for (size_t i = 0; i < FAMILIES; i++)
+        sequence_on(families[i].name, families[i].o, 1e-5);
 }
 
 int main(void) {

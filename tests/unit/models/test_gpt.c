@@ -163,8 +163,8 @@ static void test_gpt__bad_options_and_batches_are_refused(void **state) {
         assert_null(m);
     }
     assert_int_equal(model_create("bert", NULL, &m), TESS_E_INVALID);
-    assert_string_equal(tess_last_error(),
-                        "model \"bert\" is unknown: expected one of mnist, gpt, gpt2, llama, linear, convbn");
+    assert_string_equal(tess_last_error(), "model \"bert\" is unknown: expected one of mnist, gpt, gpt2, llama, qwen2, "
+                                           "qwen3, mistral, gemma2, gemma3, linear, convbn");
     run r = small_run(&small);
     ((model_batch *)r.batch)->count = POSITIONS + 1;
     assert_int_equal(direct_run(r.d, TESS_PASS_EVAL, r.batch, 0, 0, NULL), TESS_E_DATA);

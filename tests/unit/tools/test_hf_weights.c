@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "tools/models/decoder/decoder.h"
 #include "tools/models/direct.h"
 #include "tools/plan/hf_config.h"
 #include "tools/train/hf_weights.h"
@@ -25,7 +26,14 @@ enum { STEPS = 20, BATCH = 2, CONTEXT = 16, VOCABULARY = 64, ROWS = BATCH * CONT
 typedef struct {
     const char *folder, *model;
 } reference;
-static const reference references[] = { { "hf-llama", "llama" }, { "hf-llama-tied", "llama" }, { "hf-gpt2", "gpt2" } };
+/* Those with a number are drawn at random (tests/reference/make_hf_reference.py). */
+static const reference references[] = {
+    { "hf-llama", "llama" },       { "hf-llama-tied", "llama" },  { "hf-gpt2", "gpt2" },
+    { "hf-yarn-1", "llama" },      { "hf-yarn-2", "llama" },      { "hf-qwen2-1", "qwen2" },
+    { "hf-qwen2-2", "qwen2" },     { "hf-qwen3-1", "qwen3" },     { "hf-qwen3-2", "qwen3" },
+    { "hf-mistral-1", "mistral" }, { "hf-mistral-2", "mistral" }, { "hf-gemma2-1", "gemma2" },
+    { "hf-gemma2-2", "gemma2" },   { "hf-gemma3-1", "gemma3" },   { "hf-gemma3-2", "gemma3" }
+};
 
 typedef struct {
     model *m;
@@ -123,13 +131,16 @@ static void compare_logits(run *r) {
     uint64_t elems;
     float *expected = load(r, "logits", &elems);
     assert_int_equal(elems, ROWS * VOCABULARY);
+    double most = 0;
+    for (uint64_t i = 0; i < elems; i++)
+        most = fmax(most, fabs((double)expected[i]));
     take_batch(r, 0);
     for (uint32_t row = 0; row < ROWS; row++) {
         ((model_batch *)r->batch)->want_logits = 1;
         ((model_batch *)r->batch)->logits_row = row;
         pass(r, TESS_PASS_EVAL);
         for (int c = 0; c < VOCABULARY; c++)
-            if (!(fabs((double)(lm_logits(r->result)[c] - expected[row * VOCABULARY + c])) < 1e-4))
+            if (!(fabs((double)(lm_logits(r->result)[c] - expected[row * VOCABULARY + c])) < 1e-5 * most))
                 fail_msg("logit %d of row %u is %g, expected %g", c, row, (double)lm_logits(r->result)[c],
                          (double)expected[row * VOCABULARY + c]);
     }
@@ -160,7 +171,7 @@ static void compare_gradients(run *r) {
         int turned = hf_name(r->m->t->name, r->m->desc.params[p].name, r->m->desc.params[p].ndim, name);
         float *theirs = load(r, name, &elems);
         double off = distance(direct_grad(r->d, p), theirs, &r->m->desc.params[p], turned);
-        if (!(off < 1e-4))
+        if (!(off < 1e-5))
             fail_msg("%s is %g of its norm off", name, off);
         free(theirs);
     }
@@ -203,7 +214,7 @@ static void test_hf_weights__follows_transformers(void **state) {
             run r = open_run(&references[c], operators[o], TESS_F32);
             compare_logits(&r);
             compare_gradients(&r);
-            compare_losses(&r, 1e-3);
+            compare_losses(&r, 1e-4);
             close_run(&r);
         }
 }
@@ -282,7 +293,8 @@ static void test_hf_weights__a_position_at_a_time_gives_the_same_logits(void **s
             run r = open_run(&references[c], operators[o], TESS_F32),
                 half = open_run(&references[c], "auto", TESS_BF16);
             double off = compare_sequence(&r), half_off = compare_sequence(&half);
-            if (!(off < 2e-6) || !(half_off < 0.02))
+            int is_gemma = references[c].model[0] == 'g' && references[c].model[1] == 'e';
+            if (!(off < (is_gemma ? 5e-6 : 2e-6)) || !(half_off < (is_gemma ? 0.05 : 0.02)))
                 fail_msg("%s: %g of the largest logit off, in bf16 %g", references[c].folder, off, half_off);
             close_run(&half);
             close_run(&r);
@@ -392,14 +404,16 @@ static tess_status read_text(const scratch_dir *dir, const char *model, const ch
     return hf_config_read(dir->path, model, &o, &positions);
 }
 
-static void read_member(const scratch_dir *dir, const char *model, const char *around, const hf_field *f) {
+static void read_member(const scratch_dir *dir, const hf_family *of, const char *around, const hf_field *f) {
     static const char *const wrong[] = {
-        [HF_WHOLE] = "0",         [HF_REAL] = "0",     [HF_RATE] = "1",         [HF_BOOL] = "1",
-        [HF_TEXT] = "\"else\"",   [HF_TRUE] = "false", [HF_FALSE] = "true",     [HF_ONE] = "0.5",
-        [HF_EMPTY] = "{\"0\":1}", [HF_ROPE] = "3",     [HF_IGNORED] = "[\"?\"]"
+        [HF_WHOLE] = "0",        [HF_COUNT] = "-1",        [HF_REAL] = "0",     [HF_RATE] = "1",
+        [HF_BOOL] = "1",         [HF_TEXT] = "\"else\"",   [HF_TRUE] = "false", [HF_FALSE] = "true",
+        [HF_ONE] = "0.5",        [HF_EMPTY] = "{\"0\":1}", [HF_ROPE] = "3",     [HF_OBJECT] = "3",
+        [HF_LAYER_TYPES] = "[]", [HF_IGNORED] = "[\"?\"]"
     };
     char text[512], at[512], refusal[128];
-    snprintf(at, sizeof at, around, model, f->key);
+    const char *model = of->model;
+    snprintf(at, sizeof at, around, hf_family_type(of), f->key);
     snprintf(text, sizeof text, at, wrong[f->kind]);
     snprintf(refusal, sizeof refusal, "config.json: \"%s\": expected ", f->key);
     assert_int_equal(read_text(dir, model, text), f->kind == HF_IGNORED ? TESS_OK : TESS_E_DATA);
@@ -416,12 +430,19 @@ static void test_hf_weights__every_member_is_refused_by_its_name(void **state) {
     assert_int_equal(scratch_dir_make(&dir), 0);
     for (const hf_family *of = hf_families; of->model; of++) {
         for (const hf_field *f = hf_any_fields; f->key; f++)
-            read_member(&dir, of->model, "{\"model_type\":\"%s\",\"%s\":%%s}", f);
-        for (const hf_field *f = of->fields; f->key; f++)
-            read_member(&dir, of->model, "{\"model_type\":\"%s\",\"%s\":%%s}", f);
+            read_member(&dir, of, "{\"model_type\":\"%s\",\"%s\":%%s}", f);
+        for (const hf_field *f = of->fields; f->key; f++) {
+            read_member(&dir, of, "{\"model_type\":\"%s\",\"%s\":%%s}", f);
+            for (const hf_field *in = f->inner; in && in->key; in++) {
+                char around[128];
+                snprintf(around, sizeof around, "{\"model_type\":\"%%s\",\"%s\":{\"%%s\":%%%%s}}", f->key);
+                read_member(&dir, of, around, in);
+            }
+        }
     }
+    const hf_family *llama = hf_family_find("llama");
     for (const hf_field *f = hf_rope_fields; f->key; f++)
-        read_member(&dir, "llama", "{\"model_type\":\"%s\",\"rope_parameters\":{\"%s\":%%s}}", f);
+        read_member(&dir, llama, "{\"model_type\":\"%s\",\"rope_parameters\":{\"%s\":%%s}}", f);
     for (const hf_rope *r = hf_ropes; r->type; r++)
         for (const hf_field *f = r->fields; f->key; f++) {
             char around[256]; /* the first member of a key counts */
@@ -429,17 +450,51 @@ static void test_hf_weights__every_member_is_refused_by_its_name(void **state) {
                      "{\"model_type\":\"%%s\",\"rope_scaling\":{\"type\":\"%s\",\"%%s\":%%%%s,\"factor\":8,"
                      "\"low_freq_factor\":1,\"high_freq_factor\":4}}",
                      r->type);
-            read_member(&dir, "llama", around, f);
+            read_member(&dir, llama, around, f);
         }
-    assert_int_equal(read_text(&dir, "llama", "{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"yarn\"}}"),
+    assert_int_equal(read_text(&dir, "llama", "{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"longrope\"}}"),
                      TESS_E_DATA);
-    assert_non_null(strstr(tess_last_error(), "rope_type \"yarn\": expected default, linear or llama3"));
+    assert_non_null(strstr(tess_last_error(), "rope_type \"longrope\": expected default, linear, llama3 or yarn"));
     assert_int_equal(read_text(&dir, "llama",
                                "{\"model_type\":\"llama\",\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,"
                                "\"low_freq_factor\":4,\"high_freq_factor\":4,"
                                "\"original_max_position_embeddings\":8}}"),
                      TESS_E_DATA);
     assert_non_null(strstr(tess_last_error(), "\"high_freq_factor\": expected more than low_freq_factor"));
+    scratch_dir_remove(&dir);
+}
+
+/* Which layers of three have a window of 7, as digits; "": an error. */
+static void see_types(const scratch_dir *dir, const char *types, const char *expected) {
+    char text[400], got[8] = "";
+    int32_t positions;
+    model_options o = { .batch = 1, .operators = "plain", .context = 8 };
+    model *m = NULL;
+    snprintf(text, sizeof text,
+             "{\"model_type\":\"gemma2\",\"num_hidden_layers\":3,\"hidden_size\":8,\"intermediate_size\":8,"
+             "\"head_dim\":2,\"vocab_size\":8,\"sliding_window\":7,\"layer_types\":%s}",
+             types);
+    assert_int_equal(scratch_write(dir, "config.json", text, strlen(text)), 0);
+    if (hf_config_read(dir->path, "gemma2", &o, &positions) == TESS_OK) {
+        assert_int_equal(model_create("gemma2", &o, &m), TESS_OK);
+        for (int32_t i = 0; i < 3; i++)
+            got[i] = (char)('0' + decoder_nearness(m->own, i));
+        model_destroy(m);
+    }
+    assert_string_equal(got, expected);
+}
+
+static void test_hf_weights__layers_with_a_window_are_those_of_the_file(void **state) {
+#define NEAR "\"sliding_attention\""
+#define FAR "\"full_attention\""
+    scratch_dir dir;
+    (void)state;
+    assert_int_equal(scratch_dir_make(&dir), 0);
+    see_types(&dir, "null", "101"), see_types(&dir, "[" NEAR "," NEAR "," NEAR "]", "111");
+    see_types(&dir, "[" FAR "," FAR "," FAR "]", "000"), see_types(&dir, "[" FAR "," NEAR "," NEAR "]", "011");
+    see_types(&dir, "[" NEAR "," NEAR "," FAR "]", "110"), see_types(&dir, "[" NEAR "," FAR "," NEAR "]", "101");
+    see_types(&dir, "[" FAR "," NEAR "," FAR "]", ""), see_types(&dir, "[" NEAR "," FAR "," FAR "]", "");
+    see_types(&dir, "[" NEAR "," FAR "]", ""), see_types(&dir, "[" NEAR ",\"chunked_attention\"," FAR "]", "");
     scratch_dir_remove(&dir);
 }
 
@@ -472,6 +527,7 @@ int main(void) {
         cmocka_unit_test(test_hf_weights__what_is_exported_reads_back_the_same),
         cmocka_unit_test(test_hf_weights__a_model_made_from_nothing_has_a_config),
         cmocka_unit_test(test_hf_weights__every_member_is_refused_by_its_name),
+        cmocka_unit_test(test_hf_weights__layers_with_a_window_are_those_of_the_file),
         cmocka_unit_test(test_hf_weights__names_there_and_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -200,7 +200,7 @@ void ops_cuda_conv_destroy(ops_conv *);
 tess_status ops_cuda_conv_forward(ops_conv *, const float *x, const void *w, const float *b, float *y, void *scratch);
 tess_status ops_cuda_conv_backward(ops_conv *, const float *x, const void *w, const float *dy, float *dx, float *dw,
                                    float *db, void *scratch);
-/** What scores are multiplied by. */
+/** The factor of scores. */
 float ops_cuda_attention_scale(const ops_attention_shape *);
 /* By products over blocks of queries. */
 void ops_cuda_attention_need(const ops *, const ops_attention_shape *, ops_scratch *need);

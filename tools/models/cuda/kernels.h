@@ -53,6 +53,9 @@
     X(norm, 3)                                                                                                         \
     X(norm_slopes, 2)                                                                                                  \
     X(embed, 1)                                                                                                        \
+    X(cap, 1)                                                                                                          \
+    X(head_norm, 2)                                                                                                    \
+    X(head_norm_slopes, 2)                                                                                             \
     X(rotate, 1)                                                                                                       \
     X(swiglu, 1)                                                                                                       \
     X(swiglu_slopes, 1)                                                                                                \

@@ -19,8 +19,9 @@ enum {
 typedef struct { /* db = the sums of dy's columns; dw, where wanted, those of dy times normalised x */
     const void *x, *dy;
     const float *stats;
-    float *dw, *db; /* null: not wanted */
-    uint32_t width, first_block, first_sum;
+    float *dw, *db;                                /* null: not wanted */
+    uint32_t width, first_block, first_sum, group; /* rows lie in groups of `group` without gaps */
+    uint64_t pitch, x_pitch;                       /* from group to group of dy, and of x */
 } ops_cuda_columns;
 typedef struct { /* sums: of every block of rows, db's and then dw's of each job */
     ops_cuda_columns jobs[OPS_COLUMN_JOBS];
@@ -34,19 +35,19 @@ typedef struct { /* sums: of every block of rows, db's and then dw's of each job
 TESS_FN void ops_column_sums(const ops_cuda_columns *j, int32_t half, uint32_t first, uint32_t last, uint32_t c,
                              double *dw, double *db) {
     uint32_t n = c < j->width ? j->width - c : 0;
-    int vector = ops_is_vector(j->width);
+    int vector = ops_is_vector(j->width) && ops_is_vector(j->pitch) && ops_is_vector(j->x_pitch);
     for (int k = 0; k < OPS_JOB_EACH; k++)
         dw[k] = db[k] = 0;
     for (uint32_t r = first; n && r < last; r += OPS_JOB_BELOW) {
         float dy[OPS_JOB_EACH], x[OPS_JOB_EACH];
-        uint64_t i = (uint64_t)r * j->width + c;
-        ops_get_four(j->dy, i, n, half, vector, dy);
+        uint32_t group = j->group > 1 ? r / j->group : r, behind = (r - group * j->group) * j->width + c;
+        ops_get_four(j->dy, group * j->pitch + behind, n, half, vector, dy);
         for (int k = 0; k < OPS_JOB_EACH; k++)
             db[k] += (double)dy[k];
         if (!j->dw)
             continue;
         float mean = j->stats[2 * (uint64_t)r], rsigma = j->stats[2 * (uint64_t)r + 1];
-        ops_get_four(j->x, i, n, half, vector, x);
+        ops_get_four(j->x, group * j->x_pitch + behind, n, half, vector, x);
         for (int k = 0; k < OPS_JOB_EACH; k++)
             dw[k] += (double)(dy[k] * ((x[k] - mean) * rsigma));
     }

@@ -161,19 +161,40 @@ TESS_FN void ops_add_bias(const void *bias, uint64_t i, uint64_t width, int32_t 
     }
 }
 
+/* Gains of a normalisation. */
+TESS_FN float ops_gain(const void *w, uint64_t c, int32_t half, int32_t one_more) {
+    float v = ops_get(w, c, half);
+    return one_more ? v + 1.0f : v;
+}
+TESS_FN void ops_gain_eight(const void *w, uint64_t c, int32_t half, int32_t one_more, float *v) {
+    ops_get_eight(w, c, 8, half, 1, v);
+    for (int k = 0; one_more && k < 8; k++)
+        v[k] += 1.0f;
+}
+
 typedef struct { /* x may be y. bias null: none; before: not null gets x + bias, which GELU is then taken of as rounded
                   */
     const void *x, *bias;
     void *before, *y;
-    uint64_t elems, width;
-    int32_t half, gelu, vector; /* vector: all begin at multiples of 16 bytes, as one token's row may not */
+    uint64_t elems, width, pitch; /* pitch 0: rows have no gaps; else x is y, and there is nothing but a bias */
+    int32_t half, gelu, vector;   /* vector: all begin at multiples of 16 bytes, as one token's row may not */
 } ops_args_bias;
+TESS_FN void ops_bias_apart(const ops_args_bias *a, uint64_t i) {
+    for (uint64_t end = i + 8 < a->elems ? i + 8 : a->elems; i < end; i++) {
+        uint64_t c = ops_mod(i, a->width), at = ops_div(i, a->width) * a->pitch + c;
+        ops_put(a->y, at, a->half, ops_get(a->y, at, a->half) + ops_get(a->bias, c, a->half));
+    }
+}
 OPS_BODY(bias) {
     float v[8];
     OPS_EIGHT(i);
     OPS_ONE_PHASE;
     if (i >= a->elems)
         return;
+    if (a->pitch) {
+        ops_bias_apart(a, i);
+        return;
+    }
     ops_get_eight(a->x, i, a->elems - i, a->half, a->vector, v);
     if (a->bias)
         ops_add_bias(a->bias, i, a->width, a->half, a->vector, v);
@@ -225,8 +246,8 @@ typedef struct { /* sum = x + masked(add + add_bias); next = sum + next_bias; y 
     uint64_t rows, width;
     ops_cuda_mask mask;
     double eps;
-    int32_t half, about_zero; /* about_zero: by the root of the mean square, Llama's */
-    uint32_t tile_rows;       /* kernels_norm.h */
+    int32_t half, about_zero, one_more; /* about_zero: by the root of the mean square, Llama's */
+    uint32_t tile_rows;                 /* kernels_norm.h */
 } ops_args_norm;
 TESS_FN float ops_norm_sum(const ops_args_norm *a, uint64_t r, uint64_t c) {
     uint64_t i = r * a->width + c;
@@ -266,8 +287,8 @@ OPS_BODY(norm) {
     float rsigma = ops_rsigma_with(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width, a->eps);
     for (uint64_t c = lane; c < a->width; c += OPS_LANES)
         ops_put(a->y, r * a->width + c, a->half,
-                ops_norm_of(ops_get(x, r * a->width + c, a->half), mean, rsigma, ops_get(a->w, c, a->half),
-                            ops_bias_at(a->b, c, a->half)));
+                ops_norm_of(ops_get(x, r * a->width + c, a->half), mean, rsigma,
+                            ops_gain(a->w, c, a->half, a->one_more), ops_bias_at(a->b, c, a->half)));
     if (lane == 0) {
         a->stats[2 * r] = mean;
         a->stats[2 * r + 1] = rsigma;
@@ -280,7 +301,7 @@ typedef struct { /* dx = add + the gradient of x; masked: the same as dropout le
     void *dx, *masked, *normal; /* masked, normal null: not wanted */
     uint64_t rows, width;
     ops_cuda_mask mask;
-    int32_t half, about_zero;
+    int32_t half, about_zero, one_more;
     uint32_t tile_rows; /* kernels_norm.h */
 } ops_args_norm_slopes;
 OPS_BODY(norm_slopes) {
@@ -292,7 +313,7 @@ OPS_BODY(norm_slopes) {
     if (phase == 0) {
         float sum = 0, dot = 0;
         for (uint64_t c = lane; c < a->width; c += OPS_LANES) {
-            float g = ops_get(a->dy, at + c, a->half) * ops_get(a->w, c, a->half);
+            float g = ops_get(a->dy, at + c, a->half) * ops_gain(a->w, c, a->half, a->one_more);
             sum += g;
             dot += g * ((ops_get(a->x, at + c, a->half) - mean) * rsigma);
         }
@@ -303,7 +324,7 @@ OPS_BODY(norm_slopes) {
     float g_mean = a->about_zero ? 0 : (float)(ops_add_lanes(room, within) / (double)a->width);
     float g_dot = (float)(ops_add_lanes(room + OPS_BLOCK, within) / (double)a->width);
     OPS_ROLLED for (uint64_t c = lane; c < a->width; c += OPS_LANES) {
-        float x = ops_get(a->x, at + c, a->half), w = ops_get(a->w, c, a->half);
+        float x = ops_get(a->x, at + c, a->half), w = ops_gain(a->w, c, a->half, a->one_more);
         float d = ops_layernorm_slope_of(x, mean, rsigma, ops_get(a->dy, at + c, a->half) * w, g_mean, g_dot);
         d = a->add ? d + ops_get(a->add, at + c, a->half) : d;
         if (a->normal)
@@ -315,17 +336,18 @@ OPS_BODY(norm_slopes) {
 }
 
 /* ---- the two ends -------------------------------------------------------------------------------- */
-typedef struct { /* y[row] = masked(table[ids[row]] + position[row mod time]); position null: none */
+typedef struct { /* y[row] = masked(scale · table[ids[row]] + position[row mod time]); position null: none */
     const int32_t *ids;
     const void *table, *position;
     void *y;
     uint64_t elems;
     ops_cuda_mask mask;
+    float scale;
     int32_t half;
 } ops_args_embed;
 TESS_FN void ops_embed_one(const ops_args_embed *a, uint64_t i) {
     uint64_t width = a->mask.width, r = ops_div(i, width), c = ops_mod(i, width);
-    float v = ops_get(a->table, (uint64_t)a->ids[r] * width + c, a->half);
+    float v = ops_get(a->table, (uint64_t)a->ids[r] * width + c, a->half) * a->scale;
     v += ops_bias_at(a->position, ops_mod(r, a->mask.time) * width + c, a->half);
     ops_put(a->y, i, a->half, ops_masked(&a->mask, r, c, v));
 }
@@ -344,7 +366,7 @@ OPS_BODY(embed) {
     ops_get_eight(a->table, (uint64_t)a->ids[r] * width + c, 8, a->half, 1, v);
     ops_bias_eight(a->position, ops_mod(r, a->mask.time) * width + c, a->half, p);
     for (int k = 0; k < 8; k++)
-        v[k] += p[k];
+        v[k] = v[k] * a->scale + p[k];
     ops_mask_eight(&a->mask, r, c, v);
     ops_put_eight(a->y, i, 8, a->half, 1, v);
 }
@@ -373,17 +395,18 @@ typedef struct { /* sorted rows first, then the positions; null: not wanted. The
     const void *dy;
     float *dtable, *dposition;
     uint64_t rows, time, width;
+    float scale; /* of the table's */
     int32_t half, add_position;
 } ops_args_embed_slopes;
 /* A thread has eight columns where rows are whole vectors, else one. */
 TESS_FN uint64_t ops_columns_of_thread(uint64_t width) {
     return ops_is_vector(width) ? 8 : 1;
 }
-TESS_FN void ops_add_row(const ops_args_embed_slopes *a, uint64_t r, uint64_t c, float *sum) {
+TESS_FN void ops_add_row(const ops_args_embed_slopes *a, uint64_t r, uint64_t c, float scale, float *sum) {
     float dy[8];
     ops_get_eight(a->dy, r * a->width + c, ops_columns_of_thread(a->width), a->half, 1, dy);
     for (int k = 0; k < 8; k++)
-        sum[k] += dy[k];
+        sum[k] += dy[k] * scale;
 }
 TESS_FN void ops_add_rows(const ops_args_embed_slopes *a, uint64_t first, uint64_t c) {
     int32_t id = a->sorted[first];
@@ -393,7 +416,7 @@ TESS_FN void ops_add_rows(const ops_args_embed_slopes *a, uint64_t first, uint64
         return;
     ops_get_eight(a->dtable, to, n, 0, 1, sum);
     for (uint64_t k = first; k < a->rows && a->sorted[k] == id; k++)
-        ops_add_row(a, (uint64_t)a->order[k], c, sum);
+        ops_add_row(a, (uint64_t)a->order[k], c, a->scale, sum);
     ops_put_eight(a->dtable, to, n, 0, 1, sum);
 }
 OPS_BODY(embed_slopes) {
@@ -412,7 +435,7 @@ OPS_BODY(embed_slopes) {
     if (a->add_position)
         ops_get_eight(a->dposition, row * a->width + c, n, 0, 1, sum);
     for (uint64_t r = row; r < a->rows; r += a->time)
-        ops_add_row(a, r, c, sum);
+        ops_add_row(a, r, c, 1, sum);
     ops_put_eight(a->dposition, row * a->width + c, n, 0, 1, sum);
 }
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Rotary positions and SwiGLU, which Llama's layers have and GPT-2's do not. */
+/* Rotary positions, normalised heads and SwiGLU, which Llama's kind has and GPT-2's layers do not. */
 #ifndef TESS_MODELS_CUDA_KERNELS_LLAMA_H
 #define TESS_MODELS_CUDA_KERNELS_LLAMA_H
 #include "kernels_layer.h"
@@ -11,6 +11,7 @@ typedef struct { /* in place: row r is at position first + r mod time, and its p
     uint64_t rows, time, first, pitch; /* pitch: elements from row to row */
     uint32_t heads, pairs, back;       /* the heads that a row begins with; back: the other way */
     int32_t half;
+    float scale;                   /* of what is turned */
     float *table;                  /* null: not wanted; of the first `time` rows the cosine and sine of each pair */
     double turns[OPS_ROTATE_MOST]; /* parts of a circle */
 } ops_args_rotate;
@@ -39,7 +40,8 @@ OPS_BODY(rotate) {
     for (int k = 0; k < 8; k++) {
         double turns = (uint64_t)k < n ? a->turns[pair + (uint64_t)k] : 0;
         ops_turned(turns * (double)(a->first + ops_mod(r, a->time)), &c[k], &s[k]);
-        s[k] = a->back ? -s[k] : s[k];
+        c[k] *= a->scale;
+        s[k] *= a->back ? -a->scale : a->scale;
     }
     for (int k = 0; k < 8; k++) {
         uint64_t at = 2 * (r * a->pairs + pair + (uint64_t)k);
@@ -50,7 +52,75 @@ OPS_BODY(rotate) {
         ops_rotate_head(a, r * a->pitch + h * 2 * a->pairs + pair, n, c, s);
 }
 
-/* ---- SwiGLU: a row has the gates and then what they let through ---------------------------------- */
+/* ---- heads of queries and keys, normalised about zero ------------------------------------------------ */
+typedef struct {    /* x: rows `pitch` apart, which begin with heads and kv_heads of `size`; a head is a row of lanes */
+    void *x, *kept; /* kept [rows, heads + kv_heads, size]; backward reads it, and x has gradients */
+    const void *query_w, *key_w;
+    float *stats; /* of all query heads, then of the key heads: 0 and 1 / σ */
+    uint64_t rows, pitch;
+    uint32_t heads, kv_heads, size;
+    int32_t half, one_more;
+    double eps;
+} ops_args_head_norm;
+typedef ops_args_head_norm ops_args_head_norm_slopes;
+typedef struct {
+    uint64_t at, kept, stats; /* of its elements and of its numbers */
+    const void *w;
+} ops_head_place;
+TESS_FN ops_head_place ops_head_of(const ops_args_head_norm *a, uint64_t i) {
+    uint64_t all = a->heads + a->kv_heads, r = ops_div(i, all), h = ops_mod(i, all), of = h - a->heads;
+    ops_head_place p = { r * a->pitch + h * a->size, i * a->size, 2 * (r * a->heads + h), a->query_w };
+    if (h >= a->heads)
+        p.stats = 2 * (a->rows * a->heads + r * a->kv_heads + of), p.w = a->key_w;
+    return p;
+}
+OPS_BODY(head_norm) {
+    OPS_ROW;
+    if (r >= a->rows * (a->heads + a->kv_heads))
+        return;
+    ops_head_place p = ops_head_of(a, r);
+    if (phase == 0) {
+        float sum = 0;
+        for (uint64_t c = lane; c < a->size; c += OPS_LANES) {
+            float x = ops_get(a->x, p.at + c, a->half);
+            sum += x * x;
+        }
+        room[thread] = (double)sum;
+        return;
+    }
+    float rsigma = ops_rsigma_with(ops_add_lanes(room, within) / (double)a->size, a->eps);
+    for (uint64_t c = lane; c < a->size; c += OPS_LANES) {
+        float x = ops_get(a->x, p.at + c, a->half);
+        ops_put(a->kept, p.kept + c, a->half, x);
+        ops_put(a->x, p.at + c, a->half, ops_norm_of(x, 0, rsigma, ops_gain(p.w, c, a->half, a->one_more), 0));
+    }
+    if (lane == 0) {
+        a->stats[p.stats] = 0;
+        a->stats[p.stats + 1] = rsigma;
+    }
+}
+OPS_BODY(head_norm_slopes) {
+    OPS_ROW;
+    if (r >= a->rows * (a->heads + a->kv_heads))
+        return;
+    ops_head_place p = ops_head_of(a, r);
+    float rsigma = a->stats[p.stats + 1], dot = 0;
+    if (phase == 0) {
+        for (uint64_t c = lane; c < a->size; c += OPS_LANES)
+            dot += ops_get(a->x, p.at + c, a->half) * ops_gain(p.w, c, a->half, a->one_more) *
+                   (ops_get(a->kept, p.kept + c, a->half) * rsigma);
+        room[thread] = (double)dot;
+        return;
+    }
+    dot = (float)(ops_add_lanes(room, within) / (double)a->size);
+    for (uint64_t c = lane; c < a->size; c += OPS_LANES) {
+        float g = ops_get(a->x, p.at + c, a->half) * ops_gain(p.w, c, a->half, a->one_more);
+        ops_put(a->x, p.at + c, a->half,
+                ops_layernorm_slope_of(ops_get(a->kept, p.kept + c, a->half), 0, rsigma, g, 0, dot));
+    }
+}
+
+/* ---- SwiGLU, and GeGLU: a row has the gates and then what they let through ---------------------------------- */
 /* The eight elements of a thread lie in one row. */
 #define OPS_ROW_EIGHT(r, c)                                                                                            \
     uint64_t i_ = (uint64_t)block * OPS_BLOCK + thread, eights_ = (a->width + 7) / 8;                                  \
@@ -59,7 +129,7 @@ typedef struct { /* y[rows, width] of x[rows, 2 · width] */
     const void *x;
     void *y;
     uint64_t rows, width;
-    int32_t half;
+    int32_t half, gelu;
 } ops_args_swiglu;
 OPS_BODY(swiglu) {
     int vector = ops_is_vector(a->width);
@@ -71,7 +141,7 @@ OPS_BODY(swiglu) {
     ops_get_eight(a->x, r * 2 * a->width + c, a->width - c, a->half, vector, gate);
     ops_get_eight(a->x, (r * 2 + 1) * a->width + c, a->width - c, a->half, vector, up);
     for (int k = 0; k < 8; k++)
-        up[k] = ops_swiglu_of(gate[k], up[k]);
+        up[k] = a->gelu ? ops_gelu_of(gate[k]) * up[k] : ops_swiglu_of(gate[k], up[k]);
     ops_put_eight(a->y, r * a->width + c, a->width - c, a->half, vector, up);
 }
 
@@ -79,7 +149,7 @@ typedef struct { /* dx of the same, and y made again, which may be dy */
     const void *x, *dy;
     void *dx, *y;
     uint64_t rows, width;
-    int32_t half;
+    int32_t half, gelu;
 } ops_args_swiglu_slopes;
 OPS_BODY(swiglu_slopes) {
     int vector = ops_is_vector(a->width);
@@ -94,9 +164,9 @@ OPS_BODY(swiglu_slopes) {
     ops_get_eight(a->dy, r * a->width + c, n, a->half, vector, dy);
     for (int k = 0; k < 8; k++) {
         float g = gate[k], u = up[k];
-        dup[k] = ops_swiglu_up_slope_of(g, dy[k]);
-        gate[k] = ops_swiglu_gate_slope_of(g, u, dy[k]);
-        up[k] = ops_swiglu_of(g, u);
+        dup[k] = a->gelu ? dy[k] * ops_gelu_of(g) : ops_swiglu_up_slope_of(g, dy[k]);
+        gate[k] = a->gelu ? ops_gelu_slope_of(g, dy[k] * u) : ops_swiglu_gate_slope_of(g, u, dy[k]);
+        up[k] = a->gelu ? ops_gelu_of(g) * u : ops_swiglu_of(g, u);
     }
     ops_put_eight(a->dx, at, n, a->half, vector, gate);
     ops_put_eight(a->dx, at + a->width, n, a->half, vector, dup);

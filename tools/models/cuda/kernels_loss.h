@@ -23,8 +23,8 @@ typedef struct {
     float *stats;                       /* of each row the maximum and 1 / the sum; null: not wanted */
     void *slopes;                       /* null: not wanted */
     uint64_t rows, all, classes, pitch; /* rows: those that count, of `all` */
-    float mean;
-    const double *divisor; /* may be null */
+    float mean, over_cap;               /* over_cap: 1 over that of logits, 0 where there is none */
+    const double *divisor;              /* may be null */
     int32_t half;
     uint32_t tile_rows;
 } ops_args_loss;
@@ -34,8 +34,10 @@ typedef ops_args_loss ops_args_loss_tile, ops_args_loss_rows, ops_args_loss_slop
 TESS_FN void ops_loss_slopes(const ops_args_loss *a, uint64_t r, uint64_t c, const float *x, float most, float over) {
     float d[8], mean = a->divisor && *a->divisor > 0 ? (float)(1.0 / *a->divisor) : a->mean;
     int32_t label = r < a->rows ? a->labels[r] : -1;
-    for (uint64_t k = 0; k < 8; k++)
-        d[k] = label >= 0 ? (ops_exp(x[k] - most) * over - (c + k == (uint64_t)label ? 1.0f : 0.0f)) * mean : 0;
+    for (uint64_t k = 0; k < 8; k++) {
+        float t = a->over_cap > 0 ? x[k] * a->over_cap : 0, hit = c + k == (uint64_t)label ? 1.0f : 0.0f;
+        d[k] = label >= 0 ? (ops_exp(x[k] - most) * over - hit) * mean * (1.0f - t * t) : 0;
+    }
     ops_put_eight(a->slopes, r * a->pitch + c, a->classes - c, a->half, 1, d);
 }
 
@@ -184,6 +186,17 @@ OPS_BODY(loss_rows) {
         if (a->stats)
             a->stats[2 * r] = o.most, a->stats[2 * r + 1] = (float)(1.0 / o.sum);
     }
+}
+
+typedef struct { /* in place */
+    float *x;
+    uint64_t elems;
+    float cap;
+} ops_args_cap;
+OPS_BODY(cap) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems)
+        a->x[i] = a->cap * ops_tanh(a->x[i] / a->cap);
 }
 
 OPS_BODY(loss_slopes) {

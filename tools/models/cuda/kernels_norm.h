@@ -69,7 +69,7 @@ OPS_BODY(norm_tile) {
             if (begin + within >= a->rows)
                 continue;
             ops_get_eight(tile, within * pitch + c, 8, a->half, 1, v);
-            ops_get_eight(a->w, c, 8, a->half, 1, w);
+            ops_gain_eight(a->w, c, a->half, a->one_more, w);
             ops_bias_eight(a->b, c, a->half, b);
             for (int k = 0; k < 8; k++)
                 v[k] = ops_norm_of(v[k], (float)of[0], (float)of[1], w[k], b[k]);
@@ -100,7 +100,7 @@ TESS_FN void ops_norm_slopes_eight(const ops_args_norm_slopes *a, uint64_t r, ui
                                    const double *means) {
     uint64_t i = r * a->width + c;
     float mean = a->stats[2 * r], rsigma = a->stats[2 * r + 1], w[8], b[8];
-    ops_get_eight(a->w, c, 8, a->half, 1, w);
+    ops_gain_eight(a->w, c, a->half, a->one_more, w);
     for (int k = 0; k < 8; k++)
         dy[k] = ops_layernorm_slope_of(x[k], mean, rsigma, dy[k] * w[k], (float)means[0], (float)means[1]);
     if (a->normal) {
@@ -151,7 +151,7 @@ OPS_BODY(norm_slopes_tile) {
     if (phase == 1) {
         float mean = a->stats[2 * r], rsigma = a->stats[2 * r + 1], sum = 0, dot = 0;
         for (uint64_t c = lane; c < a->width; c += OPS_LANES) {
-            float g = ops_get(tile, other + row + c, a->half) * ops_get(a->w, c, a->half);
+            float g = ops_get(tile, other + row + c, a->half) * ops_gain(a->w, c, a->half, a->one_more);
             sum += g;
             dot += g * ((ops_get(tile, row + c, a->half) - mean) * rsigma);
         }

@@ -40,6 +40,12 @@ static tess_status product(const cuda_ops *c, const ops_factors *f, void *worksp
     p.halves = c->base.bf16, p.half_c = c->base.bf16 && !f->wide;
     if (!f->bias && !f->through)
         return ops_cuda_product(c, &p, workspace);
+    if (p.c_pitch != f->columns) {
+        OPS_TRY(ops_cuda_product(c, &p, workspace));
+        return OPS_LAUNCH(c, bias, ops_blocks_eights((uint64_t)(f->rows * f->columns)), .x = f->y, .bias = f->bias,
+                          .y = f->y, .elems = (uint64_t)(f->rows * f->columns), .width = (uint64_t)f->columns,
+                          .pitch = (uint64_t)p.c_pitch, .half = c->base.bf16);
+    }
     OPS_TRY(ops_cuda_product_with(c, &p, &e, workspace, &done));
     if (done)
         return f->again ? add_bias(c, f, f->through, NULL, NULL, f->again, 1) : TESS_OK;
@@ -70,7 +76,7 @@ static tess_status layer_norm(ops *o, const ops_norm *n) {
     ops_args_norm a = { .x = n->x, .add = n->add, .add_bias = n->add_bias, .next_bias = n->next_bias, .w = n->w };
     a.b = n->b, a.sum = n->sum, a.next = n->next, a.y = n->y, a.stats = n->stats, a.rows = n->of.rows;
     a.width = n->of.width, a.mask = mask_of(&n->of, n->drop), a.half = o->bf16;
-    a.eps = n->eps > 0 ? n->eps : 1e-5, a.about_zero = n->about_zero;
+    a.eps = n->eps > 0 ? n->eps : 1e-5, a.about_zero = n->about_zero, a.one_more = n->one_more;
     a.tile_rows = tile_rows_of(o, a.width, 1);
     OPS_INSIDE(cuda_of(o), ops_cuda_launch(cuda_of(o), a.tile_rows ? OPS_KERNEL_norm_tile : OPS_KERNEL_norm, &a,
                                            row_blocks(a.rows, a.tile_rows)));
@@ -80,6 +86,7 @@ static ops_args_norm_slopes slopes_args(const ops *o, const ops_norm_backward *n
     ops_args_norm_slopes a = { .x = n->x, .w = n->w, .b = n->b, .dy = n->dy, .add = n->add, .stats = n->stats };
     a.dx = n->dx, a.masked = n->masked, a.normal = n->normal, a.rows = n->of.rows, a.width = n->of.width;
     a.mask = mask_of(&n->of, n->drop), a.half = o->bf16, a.about_zero = n->about_zero;
+    a.one_more = n->one_more;
     a.tile_rows = tile_rows_of(o, a.width, 2);
     return a;
 }
@@ -108,7 +115,7 @@ static tess_status rotate(const cuda_ops *c, const ops_rotation *n) {
     uint64_t groups = ((uint64_t)n->heads + OPS_ROTATE_HEADS - 1) / OPS_ROTATE_HEADS;
     ops_args_rotate a = { .x = n->x, .rows = n->of.rows, .time = n->of.time, .pitch = n->of.width };
     a.first = n->first, a.heads = (uint32_t)n->heads, a.pairs = (uint32_t)n->pairs, a.back = (uint32_t)n->back;
-    a.half = c->base.bf16, a.table = n->first ? NULL : n->table;
+    a.half = c->base.bf16, a.table = n->first ? NULL : n->table, a.scale = n->scale > 0 ? n->scale : 1;
     memcpy(a.turns, n->turns, (size_t)n->pairs * sizeof *a.turns);
     return ops_cuda_launch(c, OPS_KERNEL_rotate, &a, ops_blocks_threads(n->of.rows * groups * ((a.pairs + 7) / 8)));
 }
@@ -122,14 +129,14 @@ static tess_status layer_rotate(ops *o, const ops_rotation *n) {
 static uint64_t blocks_of_rows(uint64_t rows, uint64_t width) {
     return ops_blocks_threads(rows * ((width + 7) / 8));
 }
-static tess_status layer_swiglu(ops *o, const void *x, void *y, uint64_t rows, uint64_t width) {
+static tess_status layer_swiglu(ops *o, const void *x, void *y, uint64_t rows, uint64_t width, int32_t gelu) {
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), swiglu, blocks_of_rows(rows, width), .x = x, .y = y, .rows = rows,
-                                      .width = width, .half = o->bf16));
+                                      .width = width, .half = o->bf16, .gelu = gelu));
 }
 static tess_status layer_swiglu_backward(ops *o, const void *x, const void *dy, void *dx, void *y, uint64_t rows,
-                                         uint64_t width) {
+                                         uint64_t width, int32_t gelu) {
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), swiglu_slopes, blocks_of_rows(rows, width), .x = x, .dy = dy,
-                                      .dx = dx, .y = y, .rows = rows, .width = width, .half = o->bf16));
+                                      .dx = dx, .y = y, .rows = rows, .width = width, .half = o->bf16, .gelu = gelu));
 }
 
 /* ---- sums over columns --------------------------------------------------------------------------- */
@@ -141,10 +148,12 @@ static uint64_t columns_need(uint64_t rows, uint64_t sums) {
 }
 
 static void add_job(ops_args_columns *a, const ops_columns *j) {
-    uint32_t width = (uint32_t)j->width;
+    uint32_t width = (uint32_t)j->width, group = j->group ? (uint32_t)j->group : 1;
     if (!j->dw && !j->db)
         return;
-    a->jobs[a->n_jobs++] = (ops_cuda_columns){ j->x, j->dy, j->stats, j->dw, j->db, width, a->blocks, a->n_sums };
+    ops_cuda_columns *to = &a->jobs[a->n_jobs++];
+    *to = (ops_cuda_columns){ j->x, j->dy, j->stats, j->dw, j->db, width, a->blocks, a->n_sums, group, 0, 0 };
+    to->pitch = j->pitch ? j->pitch : group * j->width, to->x_pitch = j->x_pitch ? j->x_pitch : group * j->width;
     a->blocks += (width + OPS_JOB_COLUMNS - 1) / OPS_JOB_COLUMNS;
     a->n_sums += j->dw ? 2 * width : width;
 }
@@ -166,6 +175,45 @@ static tess_status layer_columns(ops *o, const ops_columns *columns, int32_t n, 
                                  void *scratch) {
     ops_args_columns a = columns_args(o, columns, n, rows, add, scratch);
     OPS_INSIDE(cuda_of(o), column_sums(cuda_of(o), &a));
+}
+
+/* ---- heads of queries and keys --------------------------------------------------------------------- */
+static ops_args_head_norm heads_args(const ops *o, const ops_head_norm *n) {
+    ops_args_head_norm a = { .x = n->x, .kept = n->kept, .query_w = n->query_w, .key_w = n->key_w, .stats = n->stats };
+    a.rows = n->of.rows, a.pitch = n->of.width, a.heads = (uint32_t)n->heads, a.kv_heads = (uint32_t)n->kv_heads;
+    a.size = (uint32_t)n->size, a.half = o->bf16, a.one_more = n->one_more, a.eps = n->eps > 0 ? n->eps : 1e-5;
+    return a;
+}
+static uint64_t head_blocks(const ops_args_head_norm *a) {
+    return ops_blocks_rows(a->rows * (a->heads + a->kv_heads));
+}
+static tess_status layer_head_norm(ops *o, const ops_head_norm *n) {
+    ops_args_head_norm a = heads_args(o, n);
+    OPS_INSIDE(cuda_of(o), ops_cuda_launch(cuda_of(o), OPS_KERNEL_head_norm, &a, head_blocks(&a)));
+}
+
+/* The sums over columns read the gradients before they go back. */
+static tess_status head_gains(const cuda_ops *c, const ops_head_norm *n, int is_key, float *dw, int32_t add,
+                              void *scratch) {
+    uint64_t heads = (uint64_t)(is_key ? n->kv_heads : n->heads), before = is_key ? (uint64_t)n->heads : 0;
+    uint64_t size = (uint64_t)n->size, elem = c->base.bf16 ? sizeof(uint16_t) : sizeof(float);
+    ops_columns of = { .dw = dw, .width = size, .group = heads, .pitch = n->of.width };
+    of.x_pitch = (uint64_t)(n->heads + n->kv_heads) * size;
+    of.x = (char *)n->kept + before * size * elem, of.dy = (char *)n->x + before * size * elem;
+    of.stats = n->stats + 2 * n->of.rows * before;
+    ops_args_columns a = columns_args(&c->base, &of, 1, n->of.rows * heads, add, scratch);
+    return dw ? column_sums(c, &a) : TESS_OK;
+}
+static tess_status head_norm_backward(const cuda_ops *c, const ops_head_norm *n, float *query_dw, float *key_dw,
+                                      int32_t add, void *scratch) {
+    ops_args_head_norm a = heads_args(&c->base, n);
+    OPS_TRY(head_gains(c, n, 0, query_dw, add, scratch));
+    OPS_TRY(head_gains(c, n, 1, key_dw, add, scratch));
+    return ops_cuda_launch(c, OPS_KERNEL_head_norm_slopes, &a, head_blocks(&a));
+}
+static tess_status layer_head_norm_backward(ops *o, const ops_head_norm *n, float *query_dw, float *key_dw, int32_t add,
+                                            void *scratch) {
+    OPS_INSIDE(cuda_of(o), head_norm_backward(cuda_of(o), n, query_dw, key_dw, add, scratch));
 }
 
 static tess_status norm_slopes_columns(const cuda_ops *c, const ops_args_norm_slopes_columns *a) {
@@ -256,11 +304,11 @@ static tess_status layer_attention_backward(ops *o, const ops_attention_shape *s
 
 /* ---- the two ends ------------------------------------------------------------------------------ */
 static tess_status layer_embed(ops *o, const ops_rows *of, const int32_t *ids, const void *table, const void *position,
-                               const ops_dropout *d, void *y) {
+                               float scale, const ops_dropout *d, void *y) {
     uint64_t elems = of->rows * of->width;
-    OPS_INSIDE(cuda_of(o),
-               OPS_LAUNCH(cuda_of(o), embed, ops_blocks_eights(elems), .ids = ids, .table = table, .position = position,
-                          .y = y, .elems = elems, .mask = mask_of(of, d), .half = o->bf16));
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), embed, ops_blocks_eights(elems), .ids = ids, .table = table,
+                                      .position = position, .y = y, .elems = elems, .mask = mask_of(of, d),
+                                      .scale = scale > 0 ? scale : 1, .half = o->bf16));
 }
 
 static uint64_t embed_backward_need(uint64_t rows) {
@@ -268,7 +316,7 @@ static uint64_t embed_backward_need(uint64_t rows) {
 }
 
 static tess_status embed_backward(const cuda_ops *c, const ops_rows *of, const int32_t *ids, const void *dy,
-                                  float *dtable, float *dposition, int32_t add, int32_t *scratch) {
+                                  float scale, float *dtable, float *dposition, int32_t add, int32_t *scratch) {
     int32_t *order = scratch, *sorted = scratch + of->rows;
     if (of->rows > INT32_MAX)
         return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: an embedding of %llu positions, at most %d are possible",
@@ -278,11 +326,12 @@ static tess_status embed_backward(const cuda_ops *c, const ops_rows *of, const i
     uint64_t threads = of->width / ops_columns_of_thread(of->width);
     return OPS_LAUNCH(c, embed_slopes, ops_blocks_threads((of->rows + of->time) * threads), .order = order,
                       .sorted = sorted, .dy = dy, .dtable = dtable, .dposition = dposition, .rows = of->rows,
-                      .time = of->time, .width = of->width, .half = c->base.bf16, .add_position = add);
+                      .time = of->time, .width = of->width, .scale = scale > 0 ? scale : 1, .half = c->base.bf16,
+                      .add_position = add);
 }
-static tess_status layer_embed_backward(ops *o, const ops_rows *of, const int32_t *ids, const void *dy, float *dtable,
-                                        float *dposition, int32_t add, void *scratch) {
-    OPS_INSIDE(cuda_of(o), embed_backward(cuda_of(o), of, ids, dy, dtable, dposition, add, scratch));
+static tess_status layer_embed_backward(ops *o, const ops_rows *of, const int32_t *ids, const void *dy, float scale,
+                                        float *dtable, float *dposition, int32_t add, void *scratch) {
+    OPS_INSIDE(cuda_of(o), embed_backward(cuda_of(o), of, ids, dy, scale, dtable, dposition, add, scratch));
 }
 
 static tess_status layer_tokens(ops *o, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
@@ -292,12 +341,17 @@ static tess_status layer_tokens(ops *o, const int32_t *tokens, uint64_t samples,
                           .elems = samples * time, .time = time, .stride = stride, .ignored = ignored, .marks = marks));
 }
 
+static tess_status layer_cap(ops *o, float *x, uint64_t elems, float cap) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), cap, ops_blocks_each(elems), .x = x, .elems = elems, .cap = cap));
+}
+
 /* ---- the loss ------------------------------------------------------------------------------------ */
 static ops_args_loss loss_args(const ops *o, const ops_row_loss *l) {
     ops_args_loss a = { .logits = l->logits, .labels = l->labels, .slopes = l->dlogits, .stats = l->stats };
     a.losses = l->losses ? (ops_cuda_row_loss *)l->losses + l->first : NULL;
     a.rows = l->count, a.all = l->rows, a.classes = l->classes, a.pitch = l->pitch, a.mean = l->mean;
-    a.half = o->bf16, a.divisor = l->divisor;
+    a.half = o->bf16, a.over_cap = l->cap > 0 ? 1 / l->cap : 0;
+    a.divisor = l->divisor;
     return a;
 }
 
@@ -339,6 +393,8 @@ const ops_layer_table ops_cuda_layer = {
     .columns = layer_columns,
     .norm_backward_columns = layer_norm_backward_columns,
     .rotate = layer_rotate,
+    .head_norm = layer_head_norm,
+    .head_norm_backward = layer_head_norm_backward,
     .swiglu = layer_swiglu,
     .swiglu_backward = layer_swiglu_backward,
     .attention_need = layer_attention_need,
@@ -349,6 +405,7 @@ const ops_layer_table ops_cuda_layer = {
     .embed_backward_need = embed_backward_need,
     .embed_backward = layer_embed_backward,
     .tokens = layer_tokens,
+    .cap = layer_cap,
     .loss = layer_loss,
     .loss_slopes = layer_loss_slopes,
     .loss_sum = layer_loss_sum,

@@ -20,16 +20,22 @@ enum { /* places of a layer's parameters; an absent one is at -1 */
        DECODER_Q_W, /* GPT-2: queries, keys and values in one */
        DECODER_Q_B,
        DECODER_K_W,
+       DECODER_K_B,
        DECODER_V_W,
+       DECODER_V_B,
+       DECODER_QUERY_NORM_W, /* of every head */
+       DECODER_KEY_NORM_W,
        DECODER_O_W,
        DECODER_O_B,
-       DECODER_NORM2_W,
+       DECODER_AFTER1_W, /* normalises what the half adds; so AFTER2 */
+       DECODER_NORM2_W,  /* the first of the feed-forward half */
        DECODER_NORM2_B,
        DECODER_GATE_W,
        DECODER_UP_W,
        DECODER_UP_B,
        DECODER_DOWN_W,
        DECODER_DOWN_B,
+       DECODER_AFTER2_W,
        DECODER_PLACES
 };
 
@@ -37,17 +43,21 @@ enum { DECODER_FAR, DECODER_NEAR /* in a window */, DECODER_SIGHTS };   /* a lay
 enum { DECODER_WHOLE, DECODER_ATTENTION, DECODER_FEED, DECODER_PARTS }; /* halves of a layer can be blocks */
 
 /* ---- families: decoders.c -------------------------------------------------------------------------------- */
-enum { DECODER_NONE, DECODER_WIDTH, DECODER_Q, DECODER_KV, DECODER_QKV, DECODER_HIDDEN, DECODER_SIZES };
+enum { DECODER_NONE, DECODER_WIDTH, DECODER_Q, DECODER_KV, DECODER_QKV, DECODER_HIDDEN, DECODER_HEAD, DECODER_SIZES };
 enum { DECODER_ZEROS, DECODER_ONES, DECODER_NORMAL, DECODER_RESIDUAL }; /* residual: less in deeper models */
 typedef struct {                                                        /* a parameter of each layer */
     const char *leaf;
     int32_t place, rows, columns, init; /* DECODER_Q_W, …; DECODER_WIDTH, …; DECODER_ZEROS, … */
 } decoder_param;
-/* A family is said here and nowhere else. Its parameters say more: one with a gate has SwiGLU, others GELU; one with
- * keys apart has three products for attention, others one; a product has a bias if there is a parameter for it. */
+/* A family is said here and nowhere else. Its parameters say more: one with a gate has SwiGLU or GeGLU, others GELU;
+ * one with keys apart has three products for attention, others one; a product has a bias, a head's queries and a half's
+ * result are normalised, if there is a parameter for it. */
 struct decoder_family {
     int32_t bytes;                                /* the batch's tokens are bytes */
     int32_t about_zero;                           /* normalises by the root of the mean square */
+    int32_t one_more;                             /* gains are 1 + the parameter */
+    int32_t gelu;                                 /* of the gate */
+    int32_t scaled;                               /* embeddings, by the root of the width */
     const char *embed, *positions;                /* tables; positions null: queries and keys turn by them */
     const char *layer, *halves[DECODER_PARTS][2]; /* of a half the larger module, and its normalisation */
     const char *norm_w, *norm_b;                  /* of the head; norm_b null: none */
@@ -60,6 +70,8 @@ typedef struct decoder_family decoder_family;
 typedef struct {
     int64_t window;   /* so many, itself among them; 0: all */
     float scale, cap; /* of scores; cap: they become cap · tanh(score / cap); 0: as they are */
+    float *turns;     /* on the CPU, where positions turn queries and keys: for each the cosines of its pairs, then the
+                         sines */
 } decoder_sight;
 
 /** The first key that query row `row` of a sample sees. */
@@ -87,8 +99,10 @@ struct decoder {
     const ops *o;
     const decoder_operators *t;
     const decoder_family *family;
-    int32_t about_zero; /* as in the family */
+    int32_t about_zero, one_more, gelu; /* as in the family */
     int32_t rotary, gated;
+    int32_t head_norms, after_norms; /* queries and keys are normalised by heads; what a half adds is */
+    float embed_scale, logit_cap;    /* 0: none */
     int32_t beside; /* several products of the same rows lie beside each other in every row, as on a device */
     int32_t behind; /* queries, keys and values of a chunk lie behind each other */
     int32_t half;   /* tensors are bf16 */
@@ -109,7 +123,6 @@ struct decoder {
     uint64_t attention_bytes; /* scratch of all threads */
     decoder_tiles *tiles;
     decoder_sequence *sequence; /* null: none is being written */
-    float *turns;               /* for each position the cosines of its pairs, then the sines */
 };
 
 static inline void *decoder_cut(char **at, uint64_t bytes) {
@@ -151,8 +164,12 @@ int decoder_nearness(const decoder *, int32_t layer);
 static inline const decoder_sight *decoder_sight_of(const decoder_layer *l) {
     return &l->d->sights[decoder_nearness(l->d, l->index)];
 }
-/** Radians that pair `pair` of a head's elements is turned by for each position. */
-double decoder_frequency(const decoder *, int64_t pair);
+/** Radians that pair `pair` of a head's elements is turned by for each position in a layer of this nearness. */
+double decoder_frequency(const decoder *, int nearness, int64_t pair);
+/** The factor by which turning makes queries and keys longer. */
+double decoder_turn_scale(const decoder *, int nearness);
+/** Both nearnesses turn by the same angles. */
+int decoder_turns_alike(const decoder *);
 tess_status decoder_embed_params(model *);
 int decoder_is_in(const decoder_param *, int part);
 tess_status decoder_layer_params(model *, const char *layer, int part);
@@ -176,6 +193,10 @@ typedef struct { /* from forward to backward */
     void *qkv, *attended, *middle /* the input plus what attention adds */, *gate, *up;
     float *stats1, *stats2, *lse;
     float *turned; /* null: not kept */
+    void *heads;   /* queries and then keys, as decoder_q and decoder_k have them, before they are normalised */
+    float *head_stats;
+    void *after1, *after2; /* what the halves add, before that */
+    float *after1_stats, *after2_stats;
 } decoder_kept;
 
 typedef struct {        /* scratch */
@@ -221,6 +242,7 @@ struct decoder_operators {
     tess_status (*attend)(decoder_chunk *);            /* qkv, turned by their positions → attended */
     tess_status (*join)(decoder_chunk *, int half);    /* attended → middle, or wide → output: the half's sum */
     tess_status (*activate)(decoder_chunk *);          /* gate, up → wide */
+    tess_status (*remake_after)(decoder_chunk *);      /* wide → after2; null: no remaking */
     /* backward: each with the gradients of the parameters that its forward reads */
     tess_status (*activate_backward)(decoder_chunk *);          /* from the output to gate and up */
     tess_status (*attend_backward)(decoder_chunk *);            /* from the middle to qkv */
@@ -341,12 +363,16 @@ static inline decoder_sequence *decoder_one_position(const decoder *d, const tes
 }
 
 /* ---- decoder_norm.c, decoder_ops.c: the rest, on rows ------------------------------------------------ */
-/** stats: mean (0 for Llama) and 1/σ per row. */
-void decoder_norm(const decoder *, const void *x, const void *w, const void *b, void *y, float *stats, int64_t rows);
-/** dx = the norm's gradient + dy_beside (null: 0). dw and db are added to; null: not computed. */
-void decoder_norm_backward(const decoder *, const void *x, const void *w, const float *stats, const void *dy,
-                           const void *dy_beside, void *dx, float *dw, float *db, int64_t rows);
-/** GELU of `up`, or SiLU of `gate` times `up`; `y` may be `up`. */
+typedef struct { /* rows of `width` */
+    int64_t rows, width;
+    const void *x, *w, *b;
+    float *stats; /* mean (0 for Llama) and 1/σ per row: forward makes them */
+} decoder_norm_of;
+void decoder_norm(const decoder *, const decoder_norm_of *, void *y);
+/** dx = the norm's gradient + dy_beside (null: 0); it may be dy. dw and db are added to; null: not computed. */
+void decoder_norm_backward(const decoder *, const decoder_norm_of *, const void *dy, const void *dy_beside, void *dx,
+                           float *dw, float *db);
+/** GELU of `up`, or SiLU or GELU of `gate` times `up`; `y` may be `up`. */
 void decoder_act(const decoder *, const void *gate, const void *up, void *y, int64_t elems);
 /** dy → dup in place; dgate is written where there is a gate, and may be the gate. */
 void decoder_act_backward(const decoder *, const void *gate, const void *up, void *dy_dup, void *dgate, int64_t elems);
@@ -355,15 +381,17 @@ void decoder_add(const decoder *, const void *x, void *y, int64_t elems); /* y +
 void decoder_bias_backward(const decoder *, const void *dy, float *db, int64_t rows, int64_t width);
 void decoder_dropout(const decoder *, void *x, int64_t samples, int64_t elems, const ops_dropout *);
 /** Turns queries and keys by their positions; `back`: the other way. */
-void decoder_rope(const decoder *, void *qkv, int64_t samples, int back);
+void decoder_rope(const decoder *, const decoder_sight *, void *qkv, int64_t samples, int back);
 /** The same for one row, which is at `position`. */
-void decoder_rope_one(const decoder *, void *qkv, int64_t position);
+void decoder_rope_one(const decoder *, const decoder_sight *, void *qkv, int64_t position);
 /** position null: none; they begin again with each document of a packed batch. */
 void decoder_embedding(const decoder *, const int32_t *ids, const int32_t *packed, const void *table,
                        const void *position, void *y);
 void decoder_embedding_one(const decoder *, int32_t id, int64_t at, const void *table, const void *position, void *y);
 void decoder_embedding_backward(const decoder *, const int32_t *ids, const int32_t *packed, const void *dy,
                                 float *dtable, float *dposition);
+/** Logits become cap · tanh(logit / cap), where there is a cap. */
+void decoder_cap(const decoder *, float *logits, int64_t rows);
 /** logits[rows, vocabulary] and the rows' labels → each row's loss, and whether its label is the most likely; of a
  * label of -1 neither. */
 void decoder_loss(const decoder *, const float *logits, const int32_t *labels, int64_t rows, double *loss,

@@ -314,7 +314,7 @@ TESS_FN part part_of(const seen *s, int64_t span) {
     return (part){ place_of(s, span), first > 0 ? first : 0, n > 0 ? n : 0, keys };
 }
 
-/* What the row sees of 16 scores from j on; `none` for the others. */
+/* Keeps those of 16 scores from j on that the row sees; `none` for the others. */
 TESS_FN lanes seen_lanes(lanes x, const part *of, int64_t j, lanes none) {
     return lanes_first(lanes_from(x, of->first - j, none), of->n - j, none);
 }

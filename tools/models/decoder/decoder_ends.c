@@ -110,10 +110,17 @@ static const void *input_of(const head *h, int64_t first) {
     return decoder_at(h->d, h->call->input, first * h->d->width);
 }
 
+static decoder_norm_of norm_of(const head *h, int64_t first) {
+    return (decoder_norm_of){ h->d->head_rows, h->d->width, input_of(h, first), h->e.norm_w, h->e.norm_b, h->stats };
+}
+
 static tess_status logits_of(const head *h, int64_t first) {
     const decoder *d = h->d;
-    decoder_norm(d, input_of(h, first), h->e.norm_w, h->e.norm_b, h->normal, h->stats, d->head_rows);
-    return d->o->t->matmul(d->p.head.forward, h->normal, h->table, NULL, h->logits, h->inner);
+    decoder_norm_of of = norm_of(h, first);
+    decoder_norm(d, &of, h->normal);
+    OPS_TRY(d->o->t->matmul(d->p.head.forward, h->normal, h->table, NULL, h->logits, h->inner));
+    decoder_cap(d, h->logits, d->head_rows);
+    return TESS_OK;
 }
 
 static void add_losses(const head *h, int64_t first, int64_t rows, model_result *sum) {
@@ -170,10 +177,10 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
         if (h.e.dhead)
             OPS_TRY(t->matmul(stores ? d->p.head.dw : d->p.head.dw_add, dlogits, h.normal, NULL, h.e.dhead, h.inner));
         OPS_TRY(t->matmul(d->p.head.dx, dlogits, h.table, NULL, h.dnormal, h.inner));
-        decoder_norm_backward(d, input_of(&h, first), h.e.norm_w, h.stats, h.dnormal, NULL,
-                              decoder_at(d, call->grad_input, first * d->width),
+        decoder_norm_of of = norm_of(&h, first);
+        decoder_norm_backward(d, &of, h.dnormal, NULL, decoder_at(d, call->grad_input, first * d->width),
                               decoder_sum(d, h.e.norm_dw, d->width, first),
-                              decoder_sum(d, h.e.norm_db, d->width, first), d->head_rows);
+                              decoder_sum(d, h.e.norm_db, d->width, first));
     }
     return TESS_OK;
 }

@@ -46,7 +46,7 @@ static int is_late_in_up(const decoder *d, int part) {
 
 /* The last two: operators that do not need `normal` have it as scratch, too. */
 static decoder_rooms rooms_at(const decoder *d, int part, char **at) {
-    int drops = d->m->options.dropout > 0;
+    int drops = d->m->options.dropout > 0 || d->after_norms;
     int64_t feed = part == DECODER_ATTENTION ? 0 : d->hidden, attention = part == DECODER_FEED ? 0 : d->qkv_width;
     decoder_rooms z = { 0 };
     z.wide = decoder_cut(at, decoder_bytes(d, d->chunk_rows, wider(feed, attention)));
@@ -73,6 +73,7 @@ static uint64_t inner_bytes(const decoder *d, int part) {
 /* And of those that have `normal`. */
 static uint64_t early_bytes(const decoder *d, int part) {
     uint64_t middle = part == DECODER_WHOLE ? d->p.out.forward_bytes : 0;
+    middle = d->after_norms ? most(middle, d->p.down.forward_bytes) : middle;
     return most(middle, part == DECODER_ATTENTION ? 0 : d->p.down.backward_bytes);
 }
 
@@ -101,14 +102,51 @@ static void drop(const decoder_chunk *c, int half, void *x) {
 }
 
 /* ---- forward ---------------------------------------------------------------------------------------- */
+static decoder_norm_of norm_of(const decoder_chunk *c, int half) {
+    decoder_norm_of of = { .rows = c->rows, .width = c->d->width };
+    if (half == DECODER_FEED) {
+        of.x = c->k.middle, of.stats = c->k.stats2;
+        of.w = decoder_weight(c, DECODER_NORM2_W), of.b = decoder_weight(c, DECODER_NORM2_B);
+    } else {
+        of.x = decoder_rows_of(c, c->call->input), of.stats = c->k.stats1;
+        of.w = decoder_weight(c, DECODER_NORM1_W), of.b = decoder_weight(c, DECODER_NORM1_B);
+    }
+    return of;
+}
+
 static tess_status normalise(decoder_chunk *c, int half) {
-    if (half == DECODER_FEED)
-        decoder_norm(c->d, c->k.middle, decoder_weight(c, DECODER_NORM2_W), decoder_weight(c, DECODER_NORM2_B),
-                     c->z.normal, c->k.stats2, c->rows);
-    else
-        decoder_norm(c->d, decoder_rows_of(c, c->call->input), decoder_weight(c, DECODER_NORM1_W),
-                     decoder_weight(c, DECODER_NORM1_B), c->z.normal, c->k.stats1, c->rows);
+    const decoder_norm_of of = norm_of(c, half);
+    decoder_norm(c->d, &of, c->z.normal);
     return TESS_OK;
+}
+
+/* The normalisation of what a half adds. */
+static decoder_norm_of after_of(const decoder_chunk *c, int half) {
+    int is_feed = half == DECODER_FEED;
+    return (decoder_norm_of){ .rows = c->rows,
+                              .width = c->d->width,
+                              .x = is_feed ? c->k.after2 : c->k.after1,
+                              .w = decoder_weight(c, is_feed ? DECODER_AFTER2_W : DECODER_AFTER1_W),
+                              .stats = is_feed ? c->k.after2_stats : c->k.after1_stats };
+}
+
+/* The normalisation of the heads of queries (which 0) or keys (1), a row each; *at: their place in qkv. */
+static decoder_norm_of heads_of(const decoder_chunk *c, int which, decoder_part *at) {
+    const decoder *d = c->d;
+    *at = which ? decoder_k(d, c->rows) : decoder_q(d);
+    return (decoder_norm_of){ .rows = c->rows * (which ? d->kv_heads : d->heads),
+                              .width = d->size,
+                              .x = decoder_at(d, c->k.heads, at->at),
+                              .w = decoder_weight(c, which ? DECODER_KEY_NORM_W : DECODER_QUERY_NORM_W),
+                              .stats = c->k.head_stats + (which ? 2 * c->rows * d->heads : 0) };
+}
+
+static void normalise_heads(const decoder_chunk *c) {
+    for (int which = 0; which < 2 && c->d->head_norms; which++) {
+        decoder_part at;
+        const decoder_norm_of of = heads_of(c, which, &at);
+        decoder_norm(c->d, &of, decoder_at(c->d, c->k.qkv, at.at));
+    }
 }
 
 typedef struct { /* y = x · w^T + b */
@@ -120,8 +158,9 @@ typedef struct { /* y = x · w^T + b */
 
 enum { MOST_PRODUCTS = 3 };
 
-/* Those of the normalised rows; queries, keys and values into qkv. */
-static int products_of(const decoder_chunk *c, int half, void *qkv, void *gate, void *up, linear of[MOST_PRODUCTS]) {
+/* Those of the normalised rows; queries and keys into `heads`, values into qkv. */
+static int products_of(const decoder_chunk *c, int half, void *heads, void *qkv, void *gate, void *up,
+                       linear of[MOST_PRODUCTS]) {
     const decoder *d = c->d;
     const decoder_linears *p = c->p;
     if (half == DECODER_FEED) {
@@ -129,21 +168,25 @@ static int products_of(const decoder_chunk *c, int half, void *qkv, void *gate, 
         of[1] = (linear){ &p->up, DECODER_GATE_W, -1, gate, d->hidden };
         return d->gated ? 2 : 1;
     }
-    of[0] = (linear){ &p->q, DECODER_Q_W, DECODER_Q_B, qkv, d->behind ? d->q_width : d->qkv_width };
-    of[1] = (linear){ &p->k, DECODER_K_W, -1, decoder_at(d, qkv, decoder_k(d, c->rows).at), d->kv_width };
-    of[2] = (linear){ &p->v, DECODER_V_W, -1, decoder_at(d, qkv, decoder_v(d, c->rows).at), d->kv_width };
+    of[0] = (linear){ &p->q, DECODER_Q_W, DECODER_Q_B, heads, d->behind ? d->q_width : d->qkv_width };
+    of[1] = (linear){ &p->k, DECODER_K_W, DECODER_K_B, decoder_at(d, heads, decoder_k(d, c->rows).at), d->kv_width };
+    of[2] = (linear){ &p->v, DECODER_V_W, DECODER_V_B, decoder_at(d, qkv, decoder_v(d, c->rows).at), d->kv_width };
     return d->behind ? 3 : 1;
+}
+
+/* y = x · w^T + b, with its adapter. */
+static tess_status product_of(const decoder_chunk *c, const linear *l, const void *x, char *scratch) {
+    OPS_TRY(
+        multiply(c, l->l->forward, x, decoder_matrix(c, l->l, l->w, scratch), decoder_weight(c, l->b), l->y, scratch));
+    return decoder_adapt(c, l->l, l->w, x, l->y, scratch);
 }
 
 static tess_status project(decoder_chunk *c, int half) {
     linear of[MOST_PRODUCTS];
-    int n = products_of(c, half, c->k.qkv, c->k.gate, c->k.up, of);
+    int n = products_of(c, half, c->d->head_norms ? c->k.heads : c->k.qkv, c->k.qkv, c->k.gate, c->k.up, of);
     char *scratch = half == DECODER_ATTENTION ? c->z.late : c->z.inner;
-    for (int i = 0; i < n; i++) {
-        OPS_TRY(multiply(c, of[i].l->forward, c->z.normal, decoder_matrix(c, of[i].l, of[i].w, scratch),
-                         decoder_weight(c, of[i].b), of[i].y, scratch));
-        OPS_TRY(decoder_adapt(c, of[i].l, of[i].w, c->z.normal, of[i].y, scratch));
-    }
+    for (int i = 0; i < n; i++)
+        OPS_TRY(product_of(c, &of[i], c->z.normal, scratch));
     return TESS_OK;
 }
 
@@ -153,31 +196,60 @@ static decoder_attention_scratch attention_scratch(const decoder_chunk *c) {
 
 static tess_status attend(decoder_chunk *c) {
     const decoder *d = c->d;
+    const decoder_sight *sight = decoder_sight_of(c->l);
     decoder_attention_scratch scratch = attention_scratch(c);
+    normalise_heads(c);
     if (decoder_one_position(d, c->call))
         return decoder_sequence_attend(c);
-    decoder_rope(d, c->k.qkv, d->chunk_samples, 0);
-    return decoder_attention(d, decoder_sight_of(c->l), d->chunk_samples, decoder_packed(d, c->call, c->first),
-                             c->k.qkv, c->k.attended, c->k.lse, &scratch);
+    decoder_rope(d, sight, c->k.qkv, d->chunk_samples, 0);
+    return decoder_attention(d, sight, d->chunk_samples, decoder_packed(d, c->call, c->first), c->k.qkv, c->k.attended,
+                             c->k.lse, &scratch);
 }
 
 /* y = beside + x · w^T + b, the second half of the sum dropped out. */
 static tess_status add_linear(const decoder_chunk *c, int half, const linear *l, const void *x, const void *beside) {
     int64_t elems = c->rows * c->d->width;
-    const void *w = decoder_matrix(c, l->l, l->w, c->z.early), *b = decoder_weight(c, l->b);
     if (drops(c)) {
-        OPS_TRY(multiply(c, l->l->forward, x, w, b, l->y, c->z.early));
-        OPS_TRY(decoder_adapt(c, l->l, l->w, x, l->y, c->z.early));
+        OPS_TRY(product_of(c, l, x, c->z.early));
         drop(c, half, l->y);
         decoder_add(c->d, beside, l->y, elems);
         return TESS_OK;
     }
     memcpy(l->y, beside, (size_t)elems * c->d->elem);
-    OPS_TRY(multiply(c, l->l->forward_add, x, w, b, l->y, c->z.early));
+    OPS_TRY(multiply(c, l->l->forward_add, x, decoder_matrix(c, l->l, l->w, c->z.early), decoder_weight(c, l->b), l->y,
+                     c->z.early));
     return decoder_adapt(c, l->l, l->w, x, l->y, c->z.early);
 }
 
+/* The product that a half ends with, into what is normalised behind it. */
+static tess_status make_after(const decoder_chunk *c, int half) {
+    int is_feed = half == DECODER_FEED;
+    const linear l = is_feed ? (linear){ &c->p->down, DECODER_DOWN_W, DECODER_DOWN_B, c->k.after2, c->d->width }
+                             : (linear){ &c->p->out, DECODER_O_W, DECODER_O_B, c->k.after1, c->d->width };
+    return product_of(c, &l, is_feed ? c->z.wide : c->k.attended, c->z.early);
+}
+
+/* With the numbers of its rows; normalised they are not needed. */
+static tess_status remake_after(decoder_chunk *c) {
+    const decoder_norm_of of = after_of(c, DECODER_FEED);
+    OPS_TRY(make_after(c, DECODER_FEED));
+    decoder_norm(c->d, &of, c->z.normal);
+    return TESS_OK;
+}
+
+/* y = beside + the half's result, normalised. */
+static tess_status add_after(const decoder_chunk *c, int half, const void *beside, void *y) {
+    const decoder_norm_of of = after_of(c, half);
+    OPS_TRY(make_after(c, half));
+    decoder_norm(c->d, &of, y);
+    decoder_add(c->d, beside, y, c->rows * c->d->width);
+    return TESS_OK;
+}
+
 static tess_status join(decoder_chunk *c, int half) {
+    if (c->d->after_norms)
+        return half == DECODER_ATTENTION ? add_after(c, half, decoder_rows_of(c, c->call->input), c->k.middle)
+                                         : add_after(c, half, c->k.middle, decoder_rows_of(c, c->call->output));
     const linear out = { &c->p->out, DECODER_O_W, DECODER_O_B, c->k.middle, c->d->width };
     if (half == DECODER_ATTENTION)
         return add_linear(c, half, &out, c->k.attended, decoder_rows_of(c, c->call->input));
@@ -192,8 +264,16 @@ static tess_status activate(decoder_chunk *c) {
 }
 
 /* ---- backward --------------------------------------------------------------------------------------- */
-/* `dy` behind the dropout of a half: itself, or masked in `dropped`. */
+static float *sum(const decoder_chunk *c, int place, int64_t elems);
+
+/* `dy` behind the dropout of a half, or what normalises its result: itself, or its gradient in `dropped`. */
 static void *undrop(const decoder_chunk *c, int half, void *dy) {
+    const decoder_norm_of of = after_of(c, half);
+    if (c->d->after_norms) {
+        decoder_norm_backward(c->d, &of, dy, NULL, c->z.dropped,
+                              sum(c, half == DECODER_FEED ? DECODER_AFTER2_W : DECODER_AFTER1_W, c->d->width), NULL);
+        return c->z.dropped;
+    }
     if (c->d->m->options.dropout <= 0)
         return dy;
     memcpy(c->z.dropped, dy, (size_t)(c->rows * c->d->width) * c->d->elem);
@@ -249,35 +329,45 @@ static void *dy_of(const decoder_chunk *c, int half) {
     return decoder_rows_of(c, is_between ? c->call->grad_input : c->call->grad_output);
 }
 
+/* From the normalised queries and keys, in their place in `dqkv`. */
+static void heads_backward(const decoder_chunk *c, void *dqkv) {
+    for (int which = 0; which < 2 && c->d->head_norms; which++) {
+        decoder_part at;
+        const decoder_norm_of of = heads_of(c, which, &at);
+        void *dx = decoder_at(c->d, dqkv, at.at);
+        decoder_norm_backward(c->d, &of, dx, NULL, dx,
+                              sum(c, which ? DECODER_KEY_NORM_W : DECODER_QUERY_NORM_W, of.width), NULL);
+    }
+}
+
 static tess_status attend_backward(decoder_chunk *c) {
     const decoder *d = c->d;
+    const decoder_sight *sight = decoder_sight_of(c->l);
     const linear out = { &c->p->out, DECODER_O_W, DECODER_O_B,
                          undrop(c, DECODER_ATTENTION, dy_of(c, DECODER_ATTENTION)), d->width };
     decoder_attention_scratch scratch = attention_scratch(c);
     OPS_TRY(weights_backward(c, &out, c->k.attended, c->z.late));
     OPS_TRY(input_backward(c, &out, 0, c->z.normal, c->z.late));
-    OPS_TRY(decoder_attention_backward(d, decoder_sight_of(c->l), d->chunk_samples,
-                                       decoder_packed(d, c->call, c->first), c->k.qkv, c->k.attended, c->k.lse,
-                                       c->z.normal, c->z.wide, &scratch));
+    OPS_TRY(decoder_attention_backward(d, sight, d->chunk_samples, decoder_packed(d, c->call, c->first), c->k.qkv,
+                                       c->k.attended, c->k.lse, c->z.normal, c->z.wide, &scratch));
+    decoder_rope(d, sight, c->z.wide, d->chunk_samples, 1);
+    heads_backward(c, c->z.wide);
     return TESS_OK;
 }
 
 static tess_status norm_backward(const decoder_chunk *c, int half) {
+    const decoder_norm_of of = norm_of(c, half);
     int is_feed = half == DECODER_FEED, w = is_feed ? DECODER_NORM2_W : DECODER_NORM1_W,
         b = is_feed ? DECODER_NORM2_B : DECODER_NORM1_B;
-    decoder_norm_backward(c->d, is_feed ? c->k.middle : decoder_rows_of(c, c->call->input), decoder_weight(c, w),
-                          is_feed ? c->k.stats2 : c->k.stats1, c->z.normal, dy_of(c, half),
-                          decoder_rows_of(c, c->call->grad_input), sum(c, w, c->d->width), sum(c, b, c->d->width),
-                          c->rows);
+    decoder_norm_backward(c->d, &of, c->z.normal, dy_of(c, half), decoder_rows_of(c, c->call->grad_input),
+                          sum(c, w, c->d->width), sum(c, b, c->d->width));
     return TESS_OK;
 }
 
 static tess_status project_backward(decoder_chunk *c, int half) {
     linear of[MOST_PRODUCTS];
-    int n = products_of(c, half, c->z.wide, c->k.gate, c->z.wide, of);
+    int n = products_of(c, half, c->z.wide, c->z.wide, c->k.gate, c->z.wide, of);
     OPS_TRY(normalise(c, half));
-    if (half == DECODER_ATTENTION)
-        decoder_rope(c->d, c->z.wide, c->d->chunk_samples, 1);
     OPS_TRY(products_backward(c, of, n, c->z.normal, c->z.late));
     return norm_backward(c, half);
 }
@@ -299,6 +389,7 @@ const decoder_operators decoder_on_host = {
     .attend = attend,
     .join = join,
     .activate = activate,
+    .remake_after = remake_after,
     .activate_backward = activate_backward,
     .attend_backward = attend_backward,
     .project_backward = project_backward,

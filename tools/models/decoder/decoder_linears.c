@@ -27,10 +27,10 @@ static tess_status make_linear(const maker *of, int64_t inputs, int64_t outputs,
     y.result = result;
     y.bias = bias >= 0 && decoder_has(d, bias);
     dw.result = TESS_F32;
-    if (of->trains || !residual)
+    if (of->trains || !residual || d->after_norms)
         OPS_TRY(make_matmul(d, &y, &l->forward, &l->forward_bytes));
     y.add = 1;
-    if (residual)
+    if (residual && !d->after_norms)
         OPS_TRY(make_matmul(d, &y, &l->forward_add, &l->forward_bytes));
     if (!of->trains)
         return TESS_OK;
@@ -46,8 +46,8 @@ tess_status decoder_linears_create(const decoder *d, int64_t rows, int64_t head_
     int64_t c = d->width;
     OPS_TRY(make_linear(&layer, c, d->behind ? d->q_width : d->qkv_width, 0, DECODER_Q_B, d->dtype, &p->q));
     if (d->behind) {
-        OPS_TRY(make_linear(&layer, c, d->kv_width, 0, -1, d->dtype, &p->k));
-        OPS_TRY(make_linear(&layer, c, d->kv_width, 0, -1, d->dtype, &p->v));
+        OPS_TRY(make_linear(&layer, c, d->kv_width, 0, DECODER_K_B, d->dtype, &p->k));
+        OPS_TRY(make_linear(&layer, c, d->kv_width, 0, DECODER_V_B, d->dtype, &p->v));
     }
     OPS_TRY(make_linear(&layer, d->q_width, c, 1, DECODER_O_B, d->dtype, &p->out));
     OPS_TRY(make_linear(&layer, c, d->hidden, 0, DECODER_UP_B, d->dtype, &p->up));

@@ -11,6 +11,7 @@ enum { COLUMNS = 32 };
 typedef struct {
     const decoder *d;
     int64_t width;
+    int about_zero, one_more;
     const void *x, *w, *b, *dy, *beside;
     void *y;
     float *stats, *dw, *db;
@@ -33,6 +34,17 @@ TESS_FN double sum_of_squares(int half, const void *x, int64_t at, int64_t width
     return lanes_add_up(sum);
 }
 
+/* Gains of 16 columns, and of 32. */
+TESS_FN lanes gain_of(int half, const norm *n, int64_t c) {
+    lanes w = rows_of(half, n->w, c, n->width - c);
+    return n->one_more ? w + 1.0f : w;
+}
+
+TESS_FN lanes_pair gains_of(int half, const norm *n, int64_t c) {
+    lanes_pair w = pair_of(half, n->w, c);
+    return n->one_more ? (lanes_pair){ w.a + 1.0f, w.b + 1.0f } : w;
+}
+
 TESS_FN lanes norm_lanes(const norm *n, lanes x, float mean, float rsigma, lanes w, lanes b) {
     lanes y = (x - mean) * rsigma * w;
     return n->b ? y + b : y;
@@ -40,13 +52,13 @@ TESS_FN lanes norm_lanes(const norm *n, lanes x, float mean, float rsigma, lanes
 
 TESS_FN void norm_row(int half, const norm *n, float eps, int64_t r) {
     int64_t width = n->width, at = r * width;
-    float mean = n->d->about_zero ? 0 : (float)(sum_of(half, n->x, at, width) / (double)width);
+    float mean = n->about_zero ? 0 : (float)(sum_of(half, n->x, at, width) / (double)width);
     double variance = sum_of_squares(half, n->x, at, width, mean) / (double)width;
     float rsigma = (float)(1.0 / sqrt(variance + (double)eps));
     lanes none = lanes_fill(0);
     int64_t c = 0;
     for (; c + PAIR <= width; c += PAIR) {
-        lanes_pair x = pair_of(half, n->x, at + c), w = pair_of(half, n->w, c), b = { none, none };
+        lanes_pair x = pair_of(half, n->x, at + c), w = gains_of(half, n, c), b = { none, none };
         if (n->b)
             b = pair_of(half, n->b, c);
         pair_to(half,
@@ -55,10 +67,8 @@ TESS_FN void norm_row(int half, const norm *n, float eps, int64_t r) {
     }
     for (; c < width; c += LANES) {
         lanes b = n->b ? rows_of(half, n->b, c, width - c) : none;
-        rows_to(
-            half,
-            norm_lanes(n, rows_of(half, n->x, at + c, width - c), mean, rsigma, rows_of(half, n->w, c, width - c), b),
-            n->y, at + c, width - c);
+        rows_to(half, norm_lanes(n, rows_of(half, n->x, at + c, width - c), mean, rsigma, gain_of(half, n, c), b), n->y,
+                at + c, width - c);
     }
     n->stats[2 * r] = mean;
     n->stats[2 * r + 1] = rsigma;
@@ -76,9 +86,15 @@ OPS_CLONES static void norm_rows(void *arg, int32_t thread, int64_t first, int64
             norm_row(0, &n, eps, r);
 }
 
-void decoder_norm(const decoder *d, const void *x, const void *w, const void *b, void *y, float *stats, int64_t rows) {
-    norm n = { .d = d, .width = d->width, .x = x, .w = w, .b = b, .y = y, .stats = stats };
-    ops_parallel(d->o, rows, 16, norm_rows, &n);
+static norm norm_of(const decoder *d, const decoder_norm_of *of, void *y) {
+    norm n = { .d = d, .width = of->width, .x = of->x, .w = of->w, .b = of->b, .y = y, .rows = of->rows };
+    n.stats = of->stats, n.about_zero = d->about_zero, n.one_more = d->one_more;
+    return n;
+}
+
+void decoder_norm(const decoder *d, const decoder_norm_of *of, void *y) {
+    norm n = norm_of(d, of, y);
+    ops_parallel(d->o, n.rows, 16, norm_rows, &n);
 }
 
 /* dx = rσ (g - mean(g) - x̂ mean(g x̂)) with g = dy · w and x̂ the normalised row; mean(g) is 0 for Llama. */
@@ -87,15 +103,15 @@ TESS_FN void backward_row(int half, const norm *n, int64_t r) {
     float mean = n->stats[2 * r], rsigma = n->stats[2 * r + 1];
     lanes none = lanes_fill(0), sum = none, dot = none;
     for (int64_t c = 0; c < width; c += LANES) {
-        lanes g = rows_of(half, n->dy, at + c, width - c) * rows_of(half, n->w, c, width - c);
+        lanes g = rows_of(half, n->dy, at + c, width - c) * gain_of(half, n, c);
         sum += g;
         dot += g * ((rows_of(half, n->x, at + c, width - c) - mean) * rsigma);
     }
-    float g_mean = n->d->about_zero ? 0 : (float)(lanes_add_up(sum) / (double)width);
+    float g_mean = n->about_zero ? 0 : (float)(lanes_add_up(sum) / (double)width);
     float g_dot = (float)(lanes_add_up(dot) / (double)width);
     int64_t c = 0;
     for (; c + PAIR <= width; c += PAIR) {
-        lanes_pair x = pair_of(half, n->x, at + c), dy = pair_of(half, n->dy, at + c), w = pair_of(half, n->w, c);
+        lanes_pair x = pair_of(half, n->x, at + c), dy = pair_of(half, n->dy, at + c), w = gains_of(half, n, c);
         lanes_pair beside = { none, none };
         if (n->beside)
             beside = pair_of(half, n->beside, at + c);
@@ -104,7 +120,7 @@ TESS_FN void backward_row(int half, const norm *n, int64_t r) {
         pair_to(half, x, n->y, at + c);
     }
     for (; c < width; c += LANES) {
-        lanes g = rows_of(half, n->dy, at + c, width - c) * rows_of(half, n->w, c, width - c);
+        lanes g = rows_of(half, n->dy, at + c, width - c) * gain_of(half, n, c);
         lanes dx = lanes_layernorm_slope_of(rows_of(half, n->x, at + c, width - c), mean, rsigma, g, g_mean, g_dot);
         dx += n->beside ? rows_of(half, n->beside, at + c, width - c) : none;
         rows_to(half, dx, n->y, at + c, width - c);
@@ -173,12 +189,11 @@ OPS_CLONES static void backward_columns(void *arg, int32_t thread, int64_t first
             add_tile(0, &n, at, last - at < TILE ? last - at : TILE);
 }
 
-void decoder_norm_backward(const decoder *d, const void *x, const void *w, const float *stats, const void *dy,
-                           const void *dy_beside, void *dx, float *dw, float *db, int64_t rows) {
-    norm n = { .d = d, .width = d->width, .x = x, .w = w, .dy = dy, .beside = dy_beside, .y = dx, .dw = dw, .db = db };
-    n.stats = (float *)(uintptr_t)stats; /* read only here */
-    n.rows = rows;
+void decoder_norm_backward(const decoder *d, const decoder_norm_of *of, const void *dy, const void *dy_beside, void *dx,
+                           float *dw, float *db) {
+    norm n = norm_of(d, of, dx);
+    n.dy = dy, n.beside = dy_beside, n.dw = dw, n.db = db, n.b = NULL;
     if (dw || db)
-        ops_parallel(d->o, d->width, COLUMNS, backward_columns, &n);
-    ops_parallel(d->o, rows, 16, backward_rows, &n);
+        ops_parallel(d->o, n.width, COLUMNS, backward_columns, &n);
+    ops_parallel(d->o, n.rows, 16, backward_rows, &n);
 }

@@ -17,8 +17,10 @@ typedef struct {
     void *y, *dgate;
 } act;
 
+enum { PLAIN, SILU, GELU }; /* no gate, or what is taken of it */
+
 TESS_FN lanes act_lanes(int gated, lanes gate, lanes up) {
-    return gated ? lanes_swiglu_of(gate, up) : lanes_gelu_of(up);
+    return gated == SILU ? lanes_swiglu_of(gate, up) : gated == GELU ? lanes_gelu_of(gate) * up : lanes_gelu_of(up);
 }
 
 TESS_FN void act_few(int half, int gated, const act *a, int64_t i, int64_t n) {
@@ -35,6 +37,10 @@ TESS_FN void act_pair(int half, int gated, const act *a, int64_t i) {
 TESS_FN lanes act_slope(int gated, lanes gate, lanes up, lanes dy, lanes *dgate) {
     if (!gated)
         return lanes_gelu_slope_of(up, dy);
+    if (gated == GELU) {
+        *dgate = lanes_gelu_slope_of(gate, dy * up);
+        return dy * lanes_gelu_of(gate);
+    }
     *dgate = lanes_swiglu_gate_slope_of(gate, up, dy);
     return lanes_swiglu_up_slope_of(gate, dy);
 }
@@ -65,18 +71,21 @@ TESS_FN void act_span(int half, int gated, int backward, const act *a, int64_t i
         (backward ? act_backward_few : act_few)(half, gated, a, i, last - i);
 }
 
+#define ACT_SPANS(half, gated, backward, ...)                                                                          \
+    switch (2 * (gated) + (half)) {                                                                                    \
+    case 2 * PLAIN: act_span(0, PLAIN, backward, __VA_ARGS__); break;                                                  \
+    case 2 * PLAIN + 1: act_span(1, PLAIN, backward, __VA_ARGS__); break;                                              \
+    case 2 * SILU: act_span(0, SILU, backward, __VA_ARGS__); break;                                                    \
+    case 2 * SILU + 1: act_span(1, SILU, backward, __VA_ARGS__); break;                                                \
+    case 2 * GELU: act_span(0, GELU, backward, __VA_ARGS__); break;                                                    \
+    default: act_span(1, GELU, backward, __VA_ARGS__); break;                                                          \
+    }
+
 /* Works on a copy: what a vector's store may hit has to be loaded again behind it. So do the others. */
 OPS_CLONES static void act_range(void *arg, int32_t thread, int64_t first, int64_t last) {
     const act a = *(const act *)arg;
     (void)thread;
-    if (a.d->half && a.gate)
-        act_span(1, 1, 0, &a, first, last);
-    else if (a.d->half)
-        act_span(1, 0, 0, &a, first, last);
-    else if (a.gate)
-        act_span(0, 1, 0, &a, first, last);
-    else
-        act_span(0, 0, 0, &a, first, last);
+    ACT_SPANS(a.d->half, a.gate ? 1 + a.d->gelu : PLAIN, 0, &a, first, last);
 }
 
 void decoder_act(const decoder *d, const void *gate, const void *up, void *y, int64_t elems) {
@@ -87,14 +96,7 @@ void decoder_act(const decoder *d, const void *gate, const void *up, void *y, in
 OPS_CLONES static void act_backward_range(void *arg, int32_t thread, int64_t first, int64_t last) {
     const act a = *(const act *)arg;
     (void)thread;
-    if (a.d->half && a.gate)
-        act_span(1, 1, 1, &a, first, last);
-    else if (a.d->half)
-        act_span(1, 0, 1, &a, first, last);
-    else if (a.gate)
-        act_span(0, 1, 1, &a, first, last);
-    else
-        act_span(0, 0, 1, &a, first, last);
+    ACT_SPANS(a.d->half, a.gate ? 1 + a.d->gelu : PLAIN, 1, &a, first, last);
 }
 
 void decoder_act_backward(const decoder *d, const void *gate, const void *up, void *dy_dup, void *dgate,
@@ -203,6 +205,7 @@ void decoder_dropout(const decoder *d, void *x, int64_t samples, int64_t elems, 
 /* ---- rotary positions ------------------------------------------------------------------------------- */
 typedef struct {
     const decoder *d;
+    const float *turns;
     void *x;
     int64_t rows;
     float sign;
@@ -222,7 +225,7 @@ TESS_FN void turn_head(const turn *t, int64_t at, const float *turns) {
 
 TESS_FN void turn_row(const turn *t, int64_t row, int64_t position) {
     const decoder *d = t->d;
-    const float *turns = d->turns + position * d->size;
+    const float *turns = t->turns + position * d->size;
     decoder_part q = decoder_q(d), k = decoder_k(d, t->rows);
     for (int64_t h = 0; h < d->heads; h++)
         turn_head(t, q.at + row * q.stride + h * d->size, turns);
@@ -237,15 +240,15 @@ OPS_CLONES static void turn_rows(void *arg, int32_t thread, int64_t first, int64
         turn_row(t, r, r % t->d->time);
 }
 
-void decoder_rope(const decoder *d, void *qkv, int64_t samples, int back) {
-    turn t = { d, qkv, samples * d->time, back ? -1.0f : 1.0f };
-    if (d->turns)
+void decoder_rope(const decoder *d, const decoder_sight *sight, void *qkv, int64_t samples, int back) {
+    turn t = { d, sight->turns, qkv, samples * d->time, back ? -1.0f : 1.0f };
+    if (t.turns)
         ops_parallel(d->o, t.rows, 16, turn_rows, &t);
 }
 
-void decoder_rope_one(const decoder *d, void *qkv, int64_t position) {
-    turn t = { d, qkv, 1, 1.0f };
-    if (d->turns)
+void decoder_rope_one(const decoder *d, const decoder_sight *sight, void *qkv, int64_t position) {
+    turn t = { d, sight->turns, qkv, 1, 1.0f };
+    if (t.turns)
         turn_row(&t, 0, position);
 }
 
@@ -274,6 +277,8 @@ TESS_FN void embed_row(const embed *e, int32_t id, int64_t at, int64_t row) {
     const decoder *d = e->d;
     for (int64_t c = 0; c < d->width; c += LANES) {
         lanes x = table_at(d, e->table, id * d->width + c, d->width - c);
+        if (d->embed_scale > 0)
+            x *= d->embed_scale;
         if (e->position)
             x += rows_at(d, e->position, at * d->width + c, d->width - c);
         rows_put(d, x, e->y, row * d->width + c, d->width - c);
@@ -313,6 +318,8 @@ OPS_CLONES static void embed_backward_columns(void *arg, int32_t thread, int64_t
         int64_t at = e->dposition ? position_of(e, r) : 0;
         for (int64_t c = first; c < last; c += LANES) {
             lanes dy = rows_at(d, e->dy, r * d->width + c, last - c);
+            if (d->embed_scale > 0)
+                dy *= d->embed_scale;
             if (e->dtable)
                 floats_add(e->dtable, e->ids[r] * d->width + c, last - c, dy);
             if (e->dposition)
@@ -339,6 +346,22 @@ typedef struct {
     int64_t count;
     float scale;
 } loss;
+
+OPS_CLONES static void cap_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const loss *l = arg;
+    int64_t n = l->d->vocabulary;
+    float cap = l->d->logit_cap;
+    (void)thread;
+    for (int64_t r = first; r < last; r++)
+        for (int64_t c = 0; c < n; c += LANES)
+            floats_put(cap * lanes_tanh(floats_at(l->dlogits, r * n + c, n - c) / cap), l->dlogits, r * n + c, n - c);
+}
+
+void decoder_cap(const decoder *d, float *logits, int64_t rows) {
+    loss l = { .d = d, .dlogits = logits };
+    if (d->logit_cap > 0)
+        ops_parallel(d->o, rows, 4, cap_rows, &l);
+}
 
 /* Log of the sum of exponentials, and the first place of the largest. */
 OPS_CLONES static double log_sum(const float *x, int64_t n, float *most_out, int64_t *best_out) {
@@ -387,15 +410,23 @@ OPS_CLONES static void loss_backward_rows(void *arg, int32_t thread, int64_t fir
     int64_t n = l->d->vocabulary;
     (void)thread;
     for (int64_t r = first; r < last; r++) {
-        float *x = l->dlogits + r * n, most = 0, log_of = 0;
+        float *x = l->dlogits + r * n, most = 0, log_of = 0, over = l->d->logit_cap > 0 ? 1 / l->d->logit_cap : 0;
+        float slope = 1; /* of the cap */
         int64_t best;
         int counts = r < l->count && l->labels[r] >= 0;
-        if (counts)
+        if (counts) {
             log_of = (float)log_sum(x, n, &most, &best);
-        for (int64_t c = 0; c < n; c += LANES)
-            floats_put(counts ? l->scale * lanes_exp(floats_at(x, c, n - c) - log_of) : lanes_fill(0), x, c, n - c);
+            slope -= over > 0 ? x[l->labels[r]] * over * (x[l->labels[r]] * over) : 0;
+        }
+        for (int64_t c = 0; c < n; c += LANES) {
+            lanes score = floats_at(x, c, n - c);
+            lanes dx = counts ? l->scale * lanes_exp(score - log_of) : lanes_fill(0);
+            if (over > 0)
+                dx *= 1.0f - score * over * (score * over);
+            floats_put(dx, x, c, n - c);
+        }
         if (counts)
-            x[l->labels[r]] -= l->scale;
+            x[l->labels[r]] -= l->scale * slope;
         for (int64_t c = 0; l->halves && c < n; c += LANES)
             rows_put(l->d, floats_at(x, c, n - c), l->halves, r * n + c, n - c);
     }

@@ -14,7 +14,8 @@ struct decoder_sequence {
     float *query, *value; /* one row in fp32 */
     float *scores;        /* [thread][position] */
     float *logits, *stats;
-    void *normal, *qkv, *attended, *middle, *gate, *up, *wide;
+    void *normal, *qkv, *attended, *middle, *gate, *up, *wide, *heads, *after;
+    float *head_stats;
     decoder_linears p; /* of one row */
     char *scratch;     /* of products */
     void *memory;
@@ -40,6 +41,9 @@ static uint64_t place(decoder_sequence *s, char *at, uint64_t scratch) {
     s->gate = decoder_cut(&at, decoder_bytes(d, 1, d->hidden));
     s->up = decoder_cut(&at, decoder_bytes(d, 1, d->hidden));
     s->wide = decoder_cut(&at, decoder_bytes(d, 1, d->hidden));
+    s->heads = decoder_cut(&at, d->head_norms ? decoder_bytes(d, 1, d->q_width + d->kv_width) : 0);
+    s->head_stats = decoder_cut(&at, d->head_norms ? (uint64_t)(2 * (d->heads + d->kv_heads)) * sizeof(float) : 0);
+    s->after = decoder_cut(&at, d->after_norms ? decoder_bytes(d, 1, d->width) : 0);
     s->scratch = decoder_cut(&at, scratch);
     return (uint64_t)(at - start);
 }
@@ -154,7 +158,7 @@ tess_status decoder_sequence_attend(const decoder_chunk *c) {
     decoder_sequence *s = d->sequence;
     float *past = s->past + (int64_t)c->l->index * d->time * 2 * d->kv_width;
     attend a = { s, decoder_sight_of(c->l), past };
-    decoder_rope_one(d, s->qkv, d->position);
+    decoder_rope_one(d, a.sight, s->qkv, d->position);
     widen(d, s->qkv, d->q_width, s->query);
     widen(d, decoder_at(d, s->qkv, d->q_width), 2 * d->kv_width, past + d->position * 2 * d->kv_width);
     ops_parallel(d->o, d->heads, 1, attend_heads, &a);
@@ -168,7 +172,8 @@ decoder_chunk decoder_sequence_chunk(const decoder_layer *l, const tess_block_ca
     decoder_chunk c = { .d = l->d, .l = l, .call = call, .p = &s->p, .rows = 1 };
     c.k = (decoder_kept){ .qkv = s->qkv, .attended = s->attended, .middle = s->middle, .up = s->up };
     c.k.gate = l->d->gated ? s->gate : NULL;
-    c.k.stats1 = c.k.stats2 = s->stats;
+    c.k.stats1 = c.k.stats2 = c.k.after1_stats = c.k.after2_stats = s->stats;
+    c.k.heads = s->heads, c.k.head_stats = s->head_stats, c.k.after1 = c.k.after2 = s->after;
     c.z = (decoder_rooms){ .normal = s->normal, .wide = s->wide, .inner = s->scratch };
     c.z.early = c.z.late = s->scratch;
     return c;
@@ -178,10 +183,12 @@ decoder_chunk decoder_sequence_chunk(const decoder_layer *l, const tess_block_ca
 tess_status decoder_sequence_head(decoder *d, const tess_block_call *call) {
     decoder_sequence *s = d->sequence;
     decoder_ends e = decoder_ends_of(d, call, 1);
-    decoder_norm(d, call->input, e.norm_w, e.norm_b, s->normal, s->stats, 1);
+    const decoder_norm_of of = { 1, d->width, call->input, e.norm_w, e.norm_b, s->stats };
+    decoder_norm(d, &of, s->normal);
     /* aligned, as the result is not */
     const void *table = decoder_table(d, &s->p.head, e.head, s->scratch);
     OPS_TRY(d->o->t->matmul(s->p.head.forward, s->normal, table, NULL, s->logits, s->scratch));
+    decoder_cap(d, s->logits, 1);
     *(model_result *)call->output = (model_result){ .count = 0 };
     memcpy(lm_logits(call->output), s->logits, (size_t)d->vocabulary * sizeof(float));
     d->filled = d->position + 1;

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "tools/models/ops_formulas.h"
+
 enum {
     LEAST_ROWS = 128,
     MOST_ROWS = 512 /* of a chunk */,
@@ -36,7 +38,7 @@ static void find_places(decoder *d) {
         d->at[d->family->params[i].place] = i;
 }
 
-/* Of a pattern: layers below `from` and every one whose number is a multiple of `every` see all keys. */
+/* Layers before window_from see all keys, and so does each whose number is a multiple of window_every. */
 int decoder_nearness(const decoder *d, int32_t layer) {
     const model_decoder *o = &d->m->options.decoder;
     int far = layer < o->window_from || (o->window_every > 0 && (layer + 1) % o->window_every == 0);
@@ -59,7 +61,9 @@ void decoder_sizes(model *m, decoder *d) {
     find_places(d);
     d->about_zero = d->family->about_zero;
     d->rotary = !d->family->positions;
+    d->one_more = d->family->one_more, d->gelu = d->family->gelu;
     d->gated = decoder_has(d, DECODER_GATE_W);
+    d->head_norms = decoder_has(d, DECODER_QUERY_NORM_W), d->after_norms = decoder_has(d, DECODER_AFTER1_W);
     d->beside = m->o->t->mem != TESS_MEM_HOST;
     d->behind = decoder_has(d, DECODER_K_W) && !d->beside;
     d->half = o->precision == TESS_BF16;
@@ -77,6 +81,10 @@ void decoder_sizes(model *m, decoder *d) {
     d->vocabulary = o->decoder.vocabulary ? o->decoder.vocabulary : 256;
     d->eps = o->decoder.norm_eps > 0 ? o->decoder.norm_eps : 1e-5f;
     set_sights(d);
+    d->embed_scale = d->family->scaled ? (float)sqrt((double)d->width) : 0;
+    if (d->half) /* as transformers, which has it in the dtype of embeddings */
+        d->embed_scale = tess_f32_of_bf16(tess_bf16_of_f32(d->embed_scale));
+    d->logit_cap = (float)o->decoder.logit_cap;
     d->chunk_samples = d->beside ? d->batch : divisor(d->batch, chunk_rows(d->width) / d->time);
     d->chunk_rows = d->chunk_samples * d->time;
     int64_t rows = HEAD_BYTES / (d->vocabulary * (int64_t)sizeof(float)), few = chunk_rows(d->width);
@@ -98,10 +106,40 @@ static double stretched(const model_decoder *o, double frequency) {
     return (1 - smooth) * frequency / o->rope_factor + smooth * frequency;
 }
 
-double decoder_frequency(const decoder *d, int64_t pair) {
+/* The pair whose wave turns so often within the context before it was stretched. */
+static double pair_of_turns(const decoder *d, double theta, double turns) {
+    double positions = (double)d->m->options.decoder.rope_positions;
+    return (double)d->size * log(positions / (turns * 6.283185307179586)) / (2 * log(theta));
+}
+
+/* YaRN (Peng et al., 2023): the same by the number of the pair, from rope_fast turns to rope_slow. */
+static double stretched_by_pairs(const decoder *d, double theta, int64_t pair, double frequency) {
     const model_decoder *o = &d->m->options.decoder;
-    double theta = o->rope_theta > 0 ? o->rope_theta : 10000;
-    return stretched(o, pow(theta, -2.0 * (double)pair / (double)d->size));
+    double first = pair_of_turns(d, theta, o->rope_fast), last = pair_of_turns(d, theta, o->rope_slow);
+    first = o->rope_whole ? floor(first) : first, last = o->rope_whole ? ceil(last) : last;
+    first = first > 0 ? first : 0, last = last < (double)d->size - 1 ? last : (double)d->size - 1;
+    double part = ((double)pair - first) / (last != first ? last - first : 0.001);
+    part = part < 0 ? 0 : part > 1 ? 1 : part;
+    return part * frequency / o->rope_factor + (1 - part) * frequency;
+}
+
+int decoder_turns_alike(const decoder *d) {
+    return !(d->m->options.decoder.rope_local_theta > 0);
+}
+
+double decoder_frequency(const decoder *d, int nearness, int64_t pair) {
+    const model_decoder *o = &d->m->options.decoder;
+    int local = nearness == DECODER_NEAR && !decoder_turns_alike(d);
+    double theta = local ? o->rope_local_theta : o->rope_theta > 0 ? o->rope_theta : 10000;
+    double frequency = pow(theta, -2.0 * (double)pair / (double)d->size);
+    if (local)
+        return frequency;
+    return o->rope_attention > 0 ? stretched_by_pairs(d, theta, pair, frequency) : stretched(o, frequency);
+}
+
+double decoder_turn_scale(const decoder *d, int nearness) {
+    double scale = d->m->options.decoder.rope_attention;
+    return scale > 0 && (nearness == DECODER_FAR || decoder_turns_alike(d)) ? scale : 1;
 }
 
 /* ---- parameters -------------------------------------------------------------------------------------- */
@@ -124,7 +162,7 @@ int decoder_is_in(const decoder_param *p, int part) {
 
 static tess_status add_layer_param(model *m, const char *layer, const decoder_param *p) {
     const decoder *d = m->own;
-    const int64_t sizes[DECODER_SIZES] = { 0, d->width, d->q_width, d->kv_width, d->qkv_width, d->hidden };
+    const int64_t sizes[DECODER_SIZES] = { 0, d->width, d->q_width, d->kv_width, d->qkv_width, d->hidden, d->size };
     const double scales[] = { 0, 1, 0.02,
                               0.02 / sqrt(2.0 * m->options.layers) }; /* the sum over layers keeps its size */
     OPS_TRY(add(m, layer, p->leaf, sizes[p->rows], sizes[p->columns],
@@ -154,7 +192,7 @@ tess_status decoder_head_params(model *m) {
     const decoder_family *f = m->t->decoder;
     const decoder *d = m->own;
     char table[MODEL_NAME];
-    OPS_TRY(add(m, "head", f->norm_w, d->width, 0, MODEL_CONSTANT, 1));
+    OPS_TRY(add(m, "head", f->norm_w, d->width, 0, MODEL_CONSTANT, f->one_more ? 0 : 1));
     if (f->norm_b)
         OPS_TRY(add(m, "head", f->norm_b, d->width, 0, MODEL_CONSTANT, 0));
     if (m->options.untied) {

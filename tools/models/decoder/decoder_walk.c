@@ -15,6 +15,22 @@ static float *take_floats(char **at, int64_t elems, int64_t first) {
     return p + first;
 }
 
+/* Places a half's result, before it is normalised. */
+static void after_at(const decoder *d, char **region, int64_t rows, int64_t first, void **after, float **stats) {
+    if (!d->after_norms)
+        return;
+    *after = take(region, d, rows, d->width, first);
+    *stats = take_floats(region, 2 * rows, 2 * first);
+}
+
+static void heads_at(const decoder *d, char **region, int64_t rows, int64_t first, decoder_kept *k) {
+    int64_t heads = d->heads + d->kv_heads;
+    if (!d->head_norms)
+        return;
+    k->heads = take(region, d, rows, d->q_width + d->kv_width, first);
+    k->head_stats = take_floats(region, 2 * rows * heads, 2 * first * heads);
+}
+
 /* A region holds `rows` rows of each; the chunk begins with row `first` of them. */
 static void attention_at(const decoder *d, char **region, int64_t rows, int64_t first, decoder_kept *k) {
     k->qkv = take(region, d, rows, d->qkv_width, first);
@@ -22,14 +38,17 @@ static void attention_at(const decoder *d, char **region, int64_t rows, int64_t 
     k->stats1 = take_floats(region, 2 * rows, 2 * first);
     k->lse = take_floats(region, rows * d->heads, first * d->heads);
     k->turned = d->turned_bytes ? decoder_cut(region, d->turned_bytes) : NULL;
+    heads_at(d, region, rows, first, k);
+    after_at(d, region, rows, first, &k->after1, &k->after1_stats);
 }
 
 static void middle_at(const decoder *d, char **region, int64_t rows, int64_t first, decoder_kept *k) {
     k->middle = take(region, d, rows, d->width, first);
 }
 
-static void stats2_at(char **region, int64_t rows, int64_t first, decoder_kept *k) {
+static void stats2_at(const decoder *d, char **region, int64_t rows, int64_t first, decoder_kept *k) {
     k->stats2 = take_floats(region, 2 * rows, 2 * first);
+    after_at(d, region, rows, first, &k->after2, &k->after2_stats);
 }
 
 /* The first products of the feed-forward half, more than half of it all. */
@@ -52,7 +71,7 @@ static decoder_kept kept_at(const decoder *d, int part, char **region) {
         middle_at(d, region, d->chunk_rows, 0, &k);
     if (part == DECODER_ATTENTION)
         return k;
-    stats2_at(region, d->chunk_rows, 0, &k);
+    stats2_at(d, region, d->chunk_rows, 0, &k);
     feed_at(d, region, d->chunk_rows, 0, &k);
     return k;
 }
@@ -60,7 +79,7 @@ static decoder_kept kept_at(const decoder *d, int part, char **region) {
 /* In bf16 backward makes the rows between the halves again, by the smallest of a layer's products. In fp32, where
  * products are most of a step, they are saved. */
 static int remakes_middle(const decoder *d, int part) {
-    return d->t->remakes && d->half && part == DECODER_WHOLE;
+    return d->t->remakes && d->half && part == DECODER_WHOLE && !d->after_norms;
 }
 
 /* Saved values lie in the whole layer's `saved`, the rest of the chunk in `own`. */
@@ -74,7 +93,7 @@ static decoder_kept saved_at(const decoder *d, int part, int selective, int64_t 
         middle_at(d, saved, d->rows, first, &k);
     if (part == DECODER_ATTENTION)
         return k;
-    stats2_at(saved, d->rows, first, &k);
+    stats2_at(d, saved, d->rows, first, &k);
     if (selective)
         feed_at(d, own, d->chunk_rows, 0, &k);
     else
@@ -96,6 +115,9 @@ static decoder_kept transient_at(const decoder *d, int part, char **region) {
     k.middle = take(region, d, rows, d->width, 0);
     k.stats1 = k.stats2 = take_floats(region, 2 * rows, 0);
     k.lse = take_floats(region, rows * d->heads, 0);
+    heads_at(d, region, rows, 0, &k);
+    after_at(d, region, rows, 0, &k.after1, &k.after1_stats);
+    k.after2 = k.after1, k.after2_stats = k.after1_stats;
     return k;
 }
 
@@ -229,7 +251,13 @@ static tess_status make_unsaved(decoder_chunk *c) {
         OPS_TRY(make_attention(c));
     if (part == DECODER_WHOLE && (all || remakes_middle(c->d, part)))
         OPS_TRY(c->d->t->join(c, DECODER_ATTENTION));
-    return part != DECODER_ATTENTION && (all || c->call->selective) ? make_feed(c) : TESS_OK;
+    if (part == DECODER_ATTENTION || !(all || c->call->selective))
+        return TESS_OK;
+    OPS_TRY(make_feed(c));
+    if (!all || !c->d->after_norms)
+        return TESS_OK;
+    OPS_TRY(c->d->t->activate(c));
+    return c->d->t->remake_after(c);
 }
 
 static tess_status chunk_backward(decoder_chunk *c) {

@@ -17,13 +17,17 @@ static void need_layer(const model *m, ops_scratch *need) {
     const device_decoder *g = m->own;
     const decoder *d = &g->d;
     int64_t c = d->width, biases = (decoder_has(d, DECODER_O_B) + decoder_has(d, DECODER_DOWN_B)) * c;
-    biases += decoder_has(d, DECODER_UP_B) * d->hidden + decoder_has(d, DECODER_Q_B) * d->qkv_width;
+    biases +=
+        d->after_norms * 4 * c + decoder_has(d, DECODER_UP_B) * d->hidden + decoder_has(d, DECODER_Q_B) * d->qkv_width;
     g->t->attention_need(m->o, &g->attention, need);
     need_linear(m, c, d->qkv_width, need);
     need_linear(m, d->q_width, c, need);
     need_linear(m, c, device_feed_width(d), need);
     need->backward_bytes =
         device_most(need->backward_bytes, g->t->columns_need(g->rows.rows, (uint64_t)(4 * c + biases)));
+    if (d->head_norms)
+        need->backward_bytes = device_most(
+            need->backward_bytes, g->t->columns_need(g->rows.rows * (uint64_t)d->heads, (uint64_t)(2 * d->size)));
 }
 
 static void set_sizes(model *m) {
@@ -44,27 +48,30 @@ static void set_sizes(model *m) {
     need_layer(m, &g->inner);
 }
 
-static tess_status make_turns(device_decoder *g) {
+static tess_status make_turns(device_decoder *g, int nearness) {
     const decoder *d = &g->d;
     int64_t pairs = d->size / 2;
+    double *turns;
     if (!d->rotary)
         return TESS_OK;
     if (pairs > OPS_ROTATION_MOST)
         return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: heads of %lld elements, at most %d are possible", d->m->t->name,
                          d->m->o->t->name, (long long)d->size, 2 * OPS_ROTATION_MOST);
-    if (!(g->turns = malloc((size_t)pairs * sizeof *g->turns)))
+    if (!(turns = g->turns[nearness] = malloc((size_t)pairs * sizeof *turns)))
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", d->m->t->name);
     for (int64_t i = 0; i < pairs; i++)
-        g->turns[i] = decoder_frequency(d, i) / 6.283185307179586;
+        turns[i] = decoder_frequency(d, nearness, i) / 6.283185307179586;
     return TESS_OK;
 }
 
 tess_status device_create(model *m) {
     set_sizes(m);
-    return make_turns(m->own);
+    OPS_TRY(make_turns(m->own, DECODER_FAR));
+    return make_turns(m->own, DECODER_NEAR);
 }
 
 void device_destroy(model *m) {
     device_sequence_end(m);
-    free(device_of(m)->turns);
+    for (int i = 0; i < DECODER_SIGHTS; i++)
+        free(device_of(m)->turns[i]);
 }

@@ -12,13 +12,13 @@ typedef struct {
     ops_attention_shape attention;
     ops_rows rows;
     uint64_t row_bytes, stats_bytes, ids_bytes;
-    ops_scratch inner;    /* the most any operator of a layer needs */
-    double eps;           /* of normalisations */
-    double *turns;        /* where positions turn queries and keys, for each pair of a head's elements */
-    uint64_t pitch;       /* of a row of logits: whole vectors */
-    uint64_t head_rows;   /* of a chunk of the head */
-    char *past;           /* queries, keys and values of a sequence, by layers; null: none is being written */
-    uint64_t layer_bytes; /* of one layer's */
+    ops_scratch inner;             /* the most any operator of a layer needs */
+    double eps;                    /* of normalisations */
+    double *turns[DECODER_SIGHTS]; /* where positions turn queries and keys, for each pair of a head's elements */
+    uint64_t pitch;                /* of a row of logits: whole vectors */
+    uint64_t head_rows;            /* of a chunk of the head */
+    char *past;                    /* queries, keys and values of a sequence, by layers; null: none is being written */
+    uint64_t layer_bytes;          /* of one layer's */
 } device_decoder;
 
 static inline device_decoder *device_of(const model *m) {

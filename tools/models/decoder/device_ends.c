@@ -39,7 +39,7 @@ static tess_status embed_forward(void *user, const tess_block_call *call) {
     OPS_TRY(ids_of(m, call, 0, ids));
     if (e.positions)
         e.positions = decoder_at(d, e.positions, (int64_t)device_first_position(m, call) * d->width);
-    return device_of(m)->t->embed(m->o, &of, ids, e.table, e.positions, &drop, call->output);
+    return device_of(m)->t->embed(m->o, &of, ids, e.table, e.positions, d->embed_scale, &drop, call->output);
 }
 
 /* Kernels add to the table, and store the positions that a batch has. */
@@ -67,7 +67,8 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
     OPS_TRY(g->t->mask(m->o, &g->rows, &drop, call->grad_output, room, &dy));
     OPS_TRY(ids_of(m, call, 0, ids));
     OPS_TRY(clear_grads(m, e.dtable, e.dpositions));
-    return g->t->embed_backward(m->o, &g->rows, ids, dy, e.dtable, e.dpositions, !m->stores_grads, at);
+    return g->t->embed_backward(m->o, &g->rows, ids, dy, g->d.embed_scale, e.dtable, e.dpositions, !m->stores_grads,
+                                at);
 }
 
 /* ---- head ------------------------------------------------------------------------------------------ */
@@ -150,7 +151,7 @@ static head backward_head(const model *m, const tess_block_call *call, void *scr
 static tess_status normalise(const head *h) {
     ops_norm n = { .of = device_rows_of(h->m, h->call), .x = h->call->input, .w = h->e.norm_w, .y = h->normal };
     n.b = h->e.norm_b, n.stats = h->stats;
-    n.eps = h->g->eps, n.about_zero = h->g->d.about_zero;
+    n.eps = h->g->eps, n.about_zero = h->g->d.about_zero, n.one_more = h->g->d.one_more;
     return h->g->t->norm(h->m->o, &n);
 }
 
@@ -167,7 +168,8 @@ static tess_status logits_of(const head *h, uint64_t first, uint64_t rows) {
     ops_factors f = { .rows = (int64_t)rows, .columns = h->g->d.vocabulary };
     f.depth = (int64_t)h->g->rows.width, f.a = factor_row(h, h->normal, first), f.b = h->e.head;
     f.y = h->logits, f.y_pitch = (int64_t)h->g->pitch, f.turn_b = f.wide = 1;
-    return h->g->t->product(h->m->o, &f, h->inner);
+    OPS_TRY(h->g->t->product(h->m->o, &f, h->inner));
+    return h->g->d.logit_cap > 0 ? h->g->t->cap(h->m->o, h->logits, rows * h->g->pitch, h->g->d.logit_cap) : TESS_OK;
 }
 
 static ops_row_loss loss_of(const head *h, uint64_t first) {
@@ -176,7 +178,7 @@ static ops_row_loss loss_of(const head *h, uint64_t first) {
     l.stats = h->row_stats ? h->row_stats + 2 * first : NULL;
     l.classes = (uint64_t)h->g->d.vocabulary, l.pitch = h->g->pitch;
     l.count = count < first ? 0 : count - first < rows ? count - first : rows;
-    l.mean = count ? (float)(1.0 / (double)count) : 0;
+    l.mean = count ? (float)(1.0 / (double)count) : 0, l.cap = h->g->d.logit_cap;
     l.divisor = &((const model_batch *)h->call->batch)->divisor;
     return l;
 }
@@ -253,7 +255,7 @@ static tess_status norm_backward(const head *h) {
     const tess_block_call *call = h->call;
     ops_columns of = { .x = call->input, .dy = h->d, .stats = h->stats, .width = h->g->rows.width };
     ops_norm_backward n = { .of = h->g->rows, .x = call->input, .w = h->e.norm_w, .dy = h->d };
-    n.b = h->e.norm_b, n.about_zero = h->g->d.about_zero;
+    n.b = h->e.norm_b, n.about_zero = h->g->d.about_zero, n.one_more = h->g->d.one_more;
     n.stats = h->stats, n.dx = call->grad_input, n.normal = keeps_gradient(h->g) ? h->normal : NULL;
     of.dw = h->e.norm_dw, of.db = h->e.norm_db;
     return h->g->t->norm_backward_columns(h->m->o, &n, &of, 1, !h->m->stores_grads, h->inner);

@@ -7,26 +7,33 @@ enum { MOST_BESIDE = 3 };
 typedef struct { /* the same rows times each matrix; a row of the result has them in their order */
     int32_t n, place[MOST_BESIDE];
     int64_t inputs, width[MOST_BESIDE], all;
+    int32_t bias[MOST_BESIDE]; /* places */
 } beside;
 
-static beside one(int32_t place, int64_t inputs, int64_t outputs) {
-    return (beside){ 1, { place }, inputs, { outputs }, outputs };
+static beside one(int32_t place, int64_t inputs, int64_t outputs, int32_t bias) {
+    return (beside){ 1, { place }, inputs, { outputs }, outputs, { bias } };
 }
 
 /* Those of a half's normalised rows. */
 static beside first_of(const decoder *d, int half) {
-    const beside qkv = {
-        3, { DECODER_Q_W, DECODER_K_W, DECODER_V_W }, d->width, { d->q_width, d->kv_width, d->kv_width }, d->qkv_width
+    const beside qkv = { 3,
+                         { DECODER_Q_W, DECODER_K_W, DECODER_V_W },
+                         d->width,
+                         { d->q_width, d->kv_width, d->kv_width },
+                         d->qkv_width,
+                         { DECODER_Q_B, DECODER_K_B, DECODER_V_B } };
+    const beside feed = {
+        2, { DECODER_GATE_W, DECODER_UP_W }, d->width, { d->hidden, d->hidden }, 2 * d->hidden, { -1, -1 }
     };
-    const beside feed = { 2, { DECODER_GATE_W, DECODER_UP_W }, d->width, { d->hidden, d->hidden }, 2 * d->hidden };
     if (half == DECODER_FEED)
-        return d->gated ? feed : one(DECODER_UP_W, d->width, d->hidden);
-    return decoder_has(d, DECODER_K_W) ? qkv : one(DECODER_Q_W, d->width, d->qkv_width);
+        return d->gated ? feed : one(DECODER_UP_W, d->width, d->hidden, DECODER_UP_B);
+    return decoder_has(d, DECODER_K_W) ? qkv : one(DECODER_Q_W, d->width, d->qkv_width, DECODER_Q_B);
 }
 
 /* The one that a half ends with. */
 static beside last_of(const decoder *d, int half) {
-    return half == DECODER_FEED ? one(DECODER_DOWN_W, d->hidden, d->width) : one(DECODER_O_W, d->q_width, d->width);
+    return half == DECODER_FEED ? one(DECODER_DOWN_W, d->hidden, d->width, -1)
+                                : one(DECODER_O_W, d->q_width, d->width, -1);
 }
 
 /* Matrices that lie behind each other, as they do in one unit without gaps, are one matrix. */
@@ -36,20 +43,31 @@ static beside as_few(const decoder *d, const beside *b, const void *const *at, u
         if (!before || before + (uint64_t)(b->width[i - 1] * b->inputs) * elem != at[d->at[b->place[i]]])
             return *b;
     }
-    return one(b->place[0], b->inputs, b->all);
+    return one(b->place[0], b->inputs, b->all, b->bias[0]);
+}
+
+/* Their biases, where they have any, are one vector. */
+static int is_one_bias(const decoder_chunk *c, const beside *b) {
+    for (int32_t i = 1; i < b->n; i++) {
+        const char *before = decoder_weight(c, b->bias[i - 1]), *bias = decoder_weight(c, b->bias[i]);
+        if (bias && before + (uint64_t)b->width[i - 1] * c->d->elem != bias)
+            return 0;
+    }
+    return 1;
 }
 
 static tess_status multiply(const decoder_chunk *c, const ops_factors *f) {
     return device_of(c->d->m)->t->product(c->d->m->o, f, c->z.inner);
 }
 
-/* with: what follows the product, and whether it is added. */
+/* with: what follows the product and its bias, and whether it is added. */
 static tess_status product(const decoder_chunk *c, beside of, const void *x, void *y, const ops_factors *with) {
-    beside b = as_few(c->d, &of, c->call->params, c->d->elem);
+    beside b = is_one_bias(c, &of) ? as_few(c->d, &of, c->call->params, c->d->elem) : of;
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = *with;
         f.rows = (int64_t)device_rows_of(c->d->m, c->call).rows, f.columns = b.width[i], f.depth = b.inputs, f.a = x;
         f.b = decoder_weight(c, b.place[i]), f.turn_b = 1, f.y = decoder_at(c->d, y, at), f.y_pitch = b.all;
+        f.bias = decoder_weight(c, b.bias[i]);
         OPS_TRY(multiply(c, &f));
     }
     return TESS_OK;
@@ -91,7 +109,7 @@ static ops_norm norm_of(const decoder_chunk *c, int half) {
     n.w = decoder_weight(c, is_feed ? DECODER_NORM2_W : DECODER_NORM1_W);
     n.b = decoder_weight(c, is_feed ? DECODER_NORM2_B : DECODER_NORM1_B);
     n.stats = is_feed ? c->k.stats2 : c->k.stats1;
-    n.eps = g->eps, n.about_zero = c->d->about_zero;
+    n.eps = g->eps, n.about_zero = c->d->about_zero, n.one_more = c->d->one_more;
     return n;
 }
 
@@ -110,7 +128,7 @@ static void *feed_of(const decoder_chunk *c) {
 static tess_status project(decoder_chunk *c, int half) {
     const decoder *d = c->d;
     int is_feed = half == DECODER_FEED, gelu = is_feed && !d->gated;
-    ops_factors with = { .bias = decoder_weight(c, is_feed ? DECODER_UP_B : DECODER_Q_B), .gelu = gelu };
+    ops_factors with = { .gelu = gelu };
     with.before = gelu && c->call->saved ? c->k.up : NULL;
     void *y = gelu ? c->z.wide : is_feed ? feed_of(c) : device_view_of(c->l, c->call, c->k.qkv).rows;
     return product(c, first_of(d, half), c->z.normal, y, &with);
@@ -121,14 +139,39 @@ static ops_rotation rotation_of(const decoder_chunk *c, void *qkv, int32_t back)
     const decoder *d = c->d;
     ops_rotation r = { .of = device_rows_of(d->m, c->call), .x = qkv, .first = device_first_position(d->m, c->call) };
     r.of.width = (uint64_t)d->qkv_width, r.heads = (int32_t)(d->heads + d->kv_heads);
-    r.pairs = (int32_t)d->size / 2, r.back = back, r.turns = device_of(d->m)->turns, r.table = c->k.turned;
+    int near = decoder_nearness(d, c->l->index);
+    r.pairs = (int32_t)d->size / 2, r.back = back, r.turns = device_of(d->m)->turns[near], r.table = c->k.turned;
+    r.scale = (float)decoder_turn_scale(d, near);
     return r;
+}
+
+/* The normalisation of queries and keys; backward has their gradients in the place of qkv. */
+static ops_head_norm heads_of(const decoder_chunk *c, void *qkv) {
+    const decoder *d = c->d;
+    ops_head_norm n = { .of = device_rows_of(d->m, c->call), .x = qkv, .kept = c->k.heads, .stats = c->k.head_stats };
+    n.of.width = (uint64_t)d->qkv_width, n.eps = device_of(d->m)->eps, n.one_more = d->one_more;
+    n.heads = (int32_t)d->heads, n.kv_heads = (int32_t)d->kv_heads, n.size = (int32_t)d->size;
+    n.query_w = decoder_weight(c, DECODER_QUERY_NORM_W), n.key_w = decoder_weight(c, DECODER_KEY_NORM_W);
+    return n;
+}
+
+/* Normalises a half's result into the place of the normalised rows. */
+static tess_status normalise_after(const decoder_chunk *c, int half) {
+    const decoder *d = c->d;
+    int is_feed = half == DECODER_FEED;
+    ops_norm n = { .of = device_rows_of(d->m, c->call), .y = c->z.normal, .eps = device_of(d->m)->eps };
+    n.x = is_feed ? c->k.after2 : c->k.after1, n.stats = is_feed ? c->k.after2_stats : c->k.after1_stats;
+    n.w = decoder_weight(c, is_feed ? DECODER_AFTER2_W : DECODER_AFTER1_W);
+    n.about_zero = d->about_zero, n.one_more = d->one_more;
+    return device_of(d->m)->t->norm(d->m->o, &n);
 }
 
 static tess_status attend(decoder_chunk *c) {
     const device_decoder *g = device_of(c->d->m);
     device_view v = device_view_of(c->l, c->call, c->k.qkv);
     ops_rotation turn = rotation_of(c, v.rows, 0);
+    ops_head_norm heads = heads_of(c, v.rows);
+    OPS_TRY(c->d->head_norms ? g->t->head_norm(c->d->m->o, &heads) : TESS_OK);
     OPS_TRY(c->d->rotary ? g->t->rotate(c->d->m->o, &turn) : TESS_OK);
     return g->t->attention(c->d->m->o, &v.shape, v.all, c->k.attended, c->k.lse, c->z.inner);
 }
@@ -140,9 +183,12 @@ static tess_status join_attention(const decoder_chunk *c) {
     ops_dropout drop = decoder_drop(c, DECODER_ATTENTION);
     ops_norm n = norm_of(c, DECODER_FEED);
     const void *attended = decoder_at(d, c->k.attended, (int64_t)device_first_position(m, c->call) * d->q_width);
-    OPS_TRY(product(c, last_of(d, DECODER_ATTENTION), attended, c->z.normal, &(ops_factors){ 0 }));
+    OPS_TRY(product(c, last_of(d, DECODER_ATTENTION), attended, d->after_norms ? c->k.after1 : c->z.normal,
+                    &(ops_factors){ 0 }));
+    OPS_TRY(d->after_norms ? normalise_after(c, DECODER_ATTENTION) : TESS_OK);
     n.add = c->z.normal, n.add_bias = decoder_weight(c, DECODER_O_B), n.sum = c->k.middle, n.drop = &drop;
-    n.next = device_has_dropout(m, c->call) ? NULL : c->call->output; /* what the last product adds to */
+    /* what the last product adds to */
+    n.next = device_has_dropout(m, c->call) || d->after_norms ? NULL : c->call->output;
     n.next_bias = decoder_weight(c, DECODER_DOWN_B);
     return device_of(m)->t->norm(m->o, &n);
 }
@@ -151,13 +197,14 @@ static tess_status join_feed(const decoder_chunk *c) {
     const decoder *d = c->d;
     const model *m = d->m;
     const device_decoder *g = device_of(m);
-    int drops = device_has_dropout(m, c->call);
+    int drops = device_has_dropout(m, c->call), apart = drops || d->after_norms;
     ops_dropout drop = decoder_drop(c, DECODER_FEED);
-    OPS_TRY(product(c, last_of(d, DECODER_FEED), c->z.wide, drops ? c->z.normal : c->call->output,
-                    &(ops_factors){ .add = !drops }));
-    if (!drops)
+    void *to = d->after_norms ? c->k.after2 : drops ? c->z.normal : c->call->output;
+    OPS_TRY(product(c, last_of(d, DECODER_FEED), c->z.wide, to, &(ops_factors){ .add = !apart }));
+    if (!apart)
         return TESS_OK;
-    return g->t->norm(m->o, &(ops_norm){ .of = g->rows,
+    OPS_TRY(d->after_norms ? normalise_after(c, DECODER_FEED) : TESS_OK);
+    return g->t->norm(m->o, &(ops_norm){ .of = device_rows_of(m, c->call),
                                          .x = c->k.middle,
                                          .add = c->z.normal,
                                          .add_bias = decoder_weight(c, DECODER_DOWN_B),
@@ -172,14 +219,14 @@ static tess_status join(decoder_chunk *c, int half) {
 static tess_status activate(decoder_chunk *c) {
     const model *m = c->d->m;
     uint64_t rows = device_rows_of(m, c->call).rows, width = (uint64_t)c->d->hidden;
-    return c->d->gated ? device_of(m)->t->swiglu(m->o, c->k.gate, c->z.wide, rows, width) : TESS_OK;
+    return c->d->gated ? device_of(m)->t->swiglu(m->o, c->k.gate, c->z.wide, rows, width, c->d->gelu) : TESS_OK;
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------- */
 /* Gradients that the sums over columns need stay to the end. */
 static decoder_rooms rooms_at(const decoder *d, char **at) {
     const device_decoder *g = device_of(d->m);
-    int dropout = d->m->options.dropout > 0;
+    int dropout = d->m->options.dropout > 0 || d->after_norms;
     uint64_t qkv_bytes = decoder_bytes(d, d->rows, d->qkv_width);
     decoder_rooms z = { 0 };
     z.dfeed = decoder_cut(at, decoder_bytes(d, d->rows, device_feed_width(d)));
@@ -205,6 +252,16 @@ static uint64_t backward_need(const decoder *d, int part) {
     return (uint64_t)(uintptr_t)at + device_of(d->m)->inner.backward_bytes;
 }
 
+/* dx: of what a half adds, from that of its normalised. */
+static tess_status after_backward(const decoder_chunk *c, int half, const void *dy, void *dx) {
+    const decoder *d = c->d;
+    int is_feed = half == DECODER_FEED;
+    ops_norm_backward n = { .of = device_of(d->m)->rows, .dy = dy, .dx = dx, .about_zero = d->about_zero };
+    n.x = is_feed ? c->k.after2 : c->k.after1, n.stats = is_feed ? c->k.after2_stats : c->k.after1_stats;
+    n.w = decoder_weight(c, is_feed ? DECODER_AFTER2_W : DECODER_AFTER1_W), n.one_more = d->one_more;
+    return device_of(d->m)->t->norm_backward(d->m->o, &n);
+}
+
 /* The activation's result is made again beside the gradient of what it was taken of. */
 static tess_status activate_backward(decoder_chunk *c) {
     const decoder *d = c->d;
@@ -214,12 +271,17 @@ static tess_status activate_backward(decoder_chunk *c) {
     beside down = last_of(d, DECODER_FEED);
     ops_dropout drop = decoder_drop(c, DECODER_FEED);
     OPS_TRY(g->t->mask(m->o, &g->rows, &drop, c->call->grad_output, z->masked2, &z->dy));
+    if (d->after_norms) {
+        OPS_TRY(after_backward(c, DECODER_FEED, c->call->grad_output, z->masked2));
+        z->dy = z->masked2;
+    }
     ops_factors with = { 0 };
     if (!d->gated)
         with.through = c->k.up, with.again = z->wide;
     OPS_TRY(input_gradient(c, down, z->dy, d->gated ? z->wide : z->dfeed, &with));
     if (d->gated)
-        OPS_TRY(g->t->swiglu_backward(m->o, c->k.gate, z->wide, z->dfeed, z->wide, g->rows.rows, (uint64_t)d->hidden));
+        OPS_TRY(g->t->swiglu_backward(m->o, c->k.gate, z->wide, z->dfeed, z->wide, g->rows.rows, (uint64_t)d->hidden,
+                                      d->gelu));
     return weight_gradient(c, down, z->wide, z->dy);
 }
 
@@ -233,15 +295,20 @@ static tess_status attend_backward(decoder_chunk *c) {
     ops_rotation back = rotation_of(c, z->wide, 1);
     OPS_TRY(weight_gradient(c, out, c->k.attended, z->dattention));
     OPS_TRY(input_gradient(c, out, z->dattention, z->d2, &(ops_factors){ 0 }));
-    return g->t->attention_backward(m->o, &v.shape, c->k.qkv, c->k.attended, c->k.lse, z->d2, z->wide,
-                                    d->rotary ? &back : NULL, z->inner);
+    OPS_TRY(g->t->attention_backward(m->o, &v.shape, c->k.qkv, c->k.attended, c->k.lse, z->d2, z->wide,
+                                     d->rotary ? &back : NULL, z->inner));
+    ops_head_norm heads = heads_of(c, z->wide);
+    if (!d->head_norms)
+        return TESS_OK;
+    return g->t->head_norm_backward(m->o, &heads, decoder_grad(c, DECODER_QUERY_NORM_W),
+                                    decoder_grad(c, DECODER_KEY_NORM_W), !m->stores_grads, z->inner);
 }
 
 static ops_norm_backward norm_backward_of(const decoder_chunk *c, int half) {
     const device_decoder *g = device_of(c->d->m);
     const ops_norm same = norm_of(c, half);
     ops_norm_backward n = { .of = g->rows, .w = same.w, .b = same.b, .stats = same.stats };
-    n.about_zero = same.about_zero, n.normal = c->z.normal;
+    n.about_zero = same.about_zero, n.one_more = same.one_more, n.normal = c->z.normal;
     return n;
 }
 
@@ -254,7 +321,11 @@ static tess_status norm2_backward(decoder_chunk *c) {
     n.x = c->k.middle, n.dy = z->d1, n.add = c->call->grad_output, n.dx = z->dmiddle, n.drop = &drop;
     n.masked = device_has_dropout(m, c->call) ? z->masked1 : NULL;
     z->dattention = n.masked ? n.masked : n.dx;
-    return device_of(m)->t->norm_backward(m->o, &n);
+    OPS_TRY(device_of(m)->t->norm_backward(m->o, &n));
+    if (!c->d->after_norms)
+        return TESS_OK;
+    z->dattention = z->masked1;
+    return after_backward(c, DECODER_ATTENTION, z->dmiddle, z->masked1);
 }
 
 /* To the layer's input, and beside it the sums over columns of the whole layer. */
@@ -264,6 +335,7 @@ static tess_status norm1_backward(decoder_chunk *c) {
     const decoder_rooms *z = &c->z;
     uint64_t width = g->rows.width, h = (uint64_t)d->hidden, qkv = (uint64_t)d->qkv_width;
     ops_norm_backward n = norm_backward_of(c, DECODER_ATTENTION);
+    beside first = first_of(d, DECODER_ATTENTION);
     n.x = c->call->input, n.dy = z->d2, n.add = z->dmiddle, n.dx = c->call->grad_input;
     ops_columns all[] = {
         { .x = c->k.middle, .dy = z->d1, .stats = c->k.stats2, .width = width },
@@ -271,8 +343,14 @@ static tess_status norm1_backward(decoder_chunk *c) {
         { .dy = z->dy, .db = decoder_grad(c, DECODER_DOWN_B), .width = width },
         { .dy = z->dfeed, .db = decoder_grad(c, DECODER_UP_B), .width = h },
         { .dy = z->dattention, .db = decoder_grad(c, DECODER_O_B), .width = width },
-        { .dy = z->wide, .db = decoder_grad(c, DECODER_Q_B), .width = qkv },
+        { .dy = z->wide, .db = decoder_grad(c, DECODER_Q_B), .width = (uint64_t)first.width[0], .pitch = qkv },
+        { .db = decoder_grad(c, DECODER_K_B), .width = (uint64_t)d->kv_width, .pitch = qkv },
+        { .db = decoder_grad(c, DECODER_V_B), .width = (uint64_t)d->kv_width, .pitch = qkv },
+        { .x = c->k.after1, .dy = z->dmiddle, .stats = c->k.after1_stats, .width = width },
+        { .x = c->k.after2, .dy = c->call->grad_output, .stats = c->k.after2_stats, .width = width },
     };
+    all[6].dy = decoder_at(d, z->wide, d->q_width), all[7].dy = decoder_at(d, z->wide, d->q_width + d->kv_width);
+    all[8].dw = decoder_grad(c, DECODER_AFTER1_W), all[9].dw = decoder_grad(c, DECODER_AFTER2_W);
     all[0].dw = decoder_grad(c, DECODER_NORM2_W), all[0].db = decoder_grad(c, DECODER_NORM2_B);
     all[1].dw = decoder_grad(c, DECODER_NORM1_W), all[1].db = decoder_grad(c, DECODER_NORM1_B);
     return g->t->norm_backward_columns(d->m->o, &n, all, sizeof all / sizeof *all, !d->m->stores_grads, z->inner);
