@@ -55,7 +55,7 @@ for model in mnist gpt gpt2 llama qwen2 qwen3 mistral gemma2 gemma3 convbn linea
 done
 for command in train plan tune; do
   help $command
-  [ "$(wc -l <out)" -le 60 ] || fail "$command --help has $(wc -l <out) lines"
+  [ "$(wc -l <out)" -le 66 ] || fail "$command --help has $(wc -l <out) lines"
   for option in model layers data epochs lr wrap ranks json; do shows "^  .* --$option( |$)|^ +--$option( |$)"; done
 done
 

@@ -310,57 +310,46 @@ static tess_status read_data(train_settings *s) {
     return tool_option_flag("pack", &s->pack);
 }
 
+static void read_texts(train_settings *s) {
+    s->folder = tool_option_text("model");
+    s->config = tool_option_text("config");
+    s->freeze = tool_option_text("freeze");
+    s->csv = tool_option_text("csv");
+    s->watch = tool_option_text("watch");
+    s->tensorboard = tool_option_text("tensorboard");
+    s->save = tool_option_text("save");
+    s->resume = tool_option_text("resume");
+    s->export_to = tool_option_text("export");
+    s->json = tool_option_text("json");
+    s->report = tool_option_text("report");
+    s->isa = tool_option_text("isa");
+    if (s->isa && strcmp(s->isa, "auto") == 0)
+        s->isa = NULL;
+}
+
 tess_status train_settings_read(const char *model, train_settings *out) {
     const train_settings *usual = defaults_of(model);
     train_settings s = usual ? *usual : (train_settings){ .model = NULL };
     const char *sync = "each", *units = "layer";
     s.accum = 1;
-    tess_status status = read_whole_numbers(&s);
-    if (status == TESS_OK)
-        status = read_length(&s);
-    if (status == TESS_OK)
-        status = read_optimizer(&s);
-    if (status == TESS_OK)
-        status = read_moments(&s);
-    if (status == TESS_OK)
-        status = read_schedule(&s);
-    if (status == TESS_OK)
-        status = read_guard(&s);
-    if (status == TESS_OK)
-        status = read_sample(&s);
-    if (status == TESS_OK)
-        status = read_data(&s);
-    if (status == TESS_OK)
-        status = tool_option_flag("quiet", &s.quiet);
-    if (status == TESS_OK && tool_option_text("peak-flops"))
-        status = tool_option_real("peak-flops", &s.peak_flops);
-    if (status == TESS_OK)
-        status = tool_option_flag("deterministic", &s.deterministic);
-    if (status == TESS_OK)
-        status = tool_option_choice("sync", &sync);
-    if (status == TESS_OK)
-        status = tool_option_choice("units", &units);
-    if (status != TESS_OK)
-        return status;
+    TRY(read_whole_numbers(&s));
+    TRY(read_length(&s));
+    TRY(read_optimizer(&s));
+    TRY(read_moments(&s));
+    TRY(read_schedule(&s));
+    TRY(read_guard(&s));
+    TRY(read_sample(&s));
+    TRY(read_data(&s));
+    TRY(tool_option_flag("quiet", &s.quiet));
+    if (tool_option_text("peak-flops"))
+        TRY(tool_option_real("peak-flops", &s.peak_flops));
+    TRY(tool_option_flag("deterministic", &s.deterministic));
+    TRY(tool_option_choice("sync", &sync));
+    TRY(tool_option_choice("units", &units));
     s.sync_each = strcmp(sync, "each") == 0;
     s.half_units = strcmp(units, "half") == 0;
-    s.folder = tool_option_text("model");
-    s.config = tool_option_text("config");
-    s.freeze = tool_option_text("freeze");
-    s.csv = tool_option_text("csv");
-    s.watch = tool_option_text("watch");
-    s.tensorboard = tool_option_text("tensorboard");
-    status = check_folder(&s);
-    if (status != TESS_OK)
-        return status;
-    s.save = tool_option_text("save");
-    s.resume = tool_option_text("resume");
-    s.export_to = tool_option_text("export");
-    s.json = tool_option_text("json");
-    s.report = tool_option_text("report");
-    s.isa = tool_option_text("isa");
-    if (s.isa && strcmp(s.isa, "auto") == 0)
-        s.isa = NULL;
+    read_texts(&s);
+    TRY(check_folder(&s));
     TRY(read_best(&s));
     TRY(read_lora(&s));
     *out = s;

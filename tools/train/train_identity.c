@@ -53,8 +53,8 @@ void train_identity_make(train_run *r) {
              "min-lr=%s data=%016" PRIx64 "%s%s",
              s->model, s->seed, s->batch, (int64_t)r->ranks * s->accum, r->task.steps, s->deterministic, s->optimizer,
              s->lr, s->momentum, s->weight_decay, s->beta1, s->beta2, s->eps, s->clip, info.precision, s->schedule,
-             given(s->warmup, warmup), given(s->min_lr, least), data_hash(r),
-             s->lora ? " lora=" : "", s->lora ? s->lora : "");
+             given(s->warmup, warmup), given(s->min_lr, least), data_hash(r), s->lora ? " lora=" : "",
+             s->lora ? s->lora : "");
 }
 
 /* The word of that key; its length, 0: there is none. */

@@ -174,56 +174,45 @@ static tess_status train_to_end(train_run *r) {
     return status == TESS_OK ? train_ranks(r) : status;
 }
 
-static tess_status run(train_run *r) {
+/* Up to the first step. Ranks agree on what may fail on one of them alone. */
+static tess_status begin(train_run *r) {
     tool_world world = { .ranks = 1 };
-    tess_status status = train_restart_resume(&r->s);
-    if (status == TESS_OK)
-        status = tool_world_read(&world);
-    if (status == TESS_OK)
-        status = train_resume_adapt(&r->s, world.ranks);
-    if (status == TESS_OK)
-        status = make_model(r);
-    if (status == TESS_OK)
-        status = make_batch(r);
-    if (status == TESS_OK)
-        status = open_engine(r);
-    if (status != TESS_OK)
-        return status;
-    status = train_agree(r, train_output_open(r));
-    if (status == TESS_OK)
-        status = train_agree(r, open_task(r));
-    if (status == TESS_OK)
-        status = train_identity_agree(r);
-    if (status == TESS_OK)
-        status = train_agree(r, train_watch_open(r));
-    if (status == TESS_OK)
-        status = shard(r);
-    if (status == TESS_OK)
-        status = train_feed_open(r);
+    TRY(train_restart_resume(&r->s));
+    TRY(tool_world_read(&world));
+    TRY(train_resume_adapt(&r->s, world.ranks));
+    TRY(make_model(r));
+    TRY(make_batch(r));
+    TRY(open_engine(r));
+    TRY(train_agree(r, train_output_open(r)));
+    TRY(train_agree(r, open_task(r)));
+    TRY(train_identity_agree(r));
+    TRY(train_agree(r, train_watch_open(r)));
+    TRY(shard(r));
+    TRY(train_feed_open(r));
     r->is_late = r->feed != NULL;
-    if (status == TESS_OK)
-        status = train_save_open(r);
+    TRY(train_save_open(r));
     train_lives_open(r);
-    if (status != TESS_OK)
-        return status;
     train_output_start(r);
     if (!r->joins)
         train_watch_begin(r);
-    status = train_spans_start(r);
-    if (status == TESS_OK)
-        status = train_recover(r);
-    if (status == TESS_OK)
-        status = train_to_end(r);
-    while (status == TESS_E_LOST) {
-        status = train_recover(r);
-        if (status == TESS_OK)
-            status = train_to_end(r);
-    }
+    return train_spans_start(r);
+}
+
+static tess_status recover_and_go_on(train_run *r) {
+    TRY(train_recover(r));
+    return train_to_end(r);
+}
+
+static tess_status run(train_run *r) {
+    TRY(begin(r));
+    tess_status status = recover_and_go_on(r);
+    while (status == TESS_E_LOST)
+        status = recover_and_go_on(r);
     if (status != TESS_OK || r->interrupted)
         return status;
     if (r->rank == 0)
-        status = train_output_finish(r);
-    return status == TESS_OK ? train_watch_finish(r) : status;
+        TRY(train_output_finish(r));
+    return train_watch_finish(r);
 }
 
 /* Warnings are left to the ranks, of which the first repeats them. */
