@@ -35,7 +35,7 @@ train 2 "'--steps' needs a value" mnist --steps
 train 2 "--ranks is '0', expected" mnist -n 0
 train 2 "--ranks is '2:4', expected one number; .tessera run --ranks 2:4 -- PROGRAM. goes on with fewer" mnist -n 2:4
 train 2 "--batch is 'x', expected" mnist --batch x
-train 2 "--optimizer is 'sdg', expected" mnist --optimizer sdg
+train 3 "optimizer plugin 'sdg' not found; did you mean sgd?" mnist --optimizer sdg
 train 2 "--device-memory is '10 kg', expected" mnist --device-memory "10 kg"
 # the environment
 refuse 3 "TESSERA_LR is 'x', expected" env TESSERA_LR=x "$TESSERA" train linear

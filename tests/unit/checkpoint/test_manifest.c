@@ -299,11 +299,11 @@ static void test_manifest__only_a_later_version_of_this_format_is_newer(void **s
     static const struct {
         const char *text;
         int newer;
-    } cases[] = { { "{\"format\":\"tessera-checkpoint\",\"version\":3,", 1 },
-                  { "{\"format\":\"tessera-checkpoint\",\"version\":2,", 0 },
+    } cases[] = { { "{\"format\":\"tessera-checkpoint\",\"version\":4,", 1 },
+                  { "{\"format\":\"tessera-checkpoint\",\"version\":3,", 0 },
                   { "{\"format\":\"tessera-checkpoint\",\"version\":", 0 },
-                  { "{\"format\":\"another\",\"version\":3,", 0 },
-                  { "{\"version\":3,", 0 },
+                  { "{\"format\":\"another\",\"version\":4,", 0 },
+                  { "{\"version\":4,", 0 },
                   { "", 0 } };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         assert_int_equal(tess__manifest_is_newer(cases[i].text, strlen(cases[i].text)), cases[i].newer);
