@@ -14,6 +14,7 @@
 #include "tools/support/progress.h"
 #include <tessera/tessera.h>
 #include "tools/train/train.h"
+#include "tools/support/say.h"
 
 enum { LEAST_ROUNDS = 9, MOST_ROUNDS = 201 };
 static const double most_seconds = 1.0; /* of one model in one precision */
@@ -28,11 +29,8 @@ typedef struct {
 static tess_status make(const char *name, uint32_t precision, model **out) {
     train_settings s;
     int64_t threads = 1;
-    tess_status status = train_settings_read(name, &s);
-    if (status == TESS_OK)
-        status = tool_option_int("threads", &threads);
-    if (status != TESS_OK)
-        return status;
+    TRY(train_settings_read(name, &s));
+    TRY(tool_option_int("threads", &threads));
     model_options o = { .batch = (int32_t)s.batch,
                         .layers = (int32_t)s.layers,
                         .heads = (int32_t)s.heads,

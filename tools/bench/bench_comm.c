@@ -250,15 +250,11 @@ static tess_status measure(bench *b, const tess_collective *c, int times, int wi
     int n = 0, want = b->options.rounds < MOST_ROUNDS ? b->options.rounds : MOST_ROUNDS;
     for (int round = -1; round < want; round++) { /* the first is to warm up */
         double ignored, took;
-        tess_status status = slowest(b, 0, &ignored); /* everybody is here */
+        TRY(slowest(b, 0, &ignored)); /* everybody is here */
         double begin = now(), cpu_begin = cpu_now();
-        if (status == TESS_OK)
-            status = run(b, c, times);
+        TRY(run(b, c, times));
         double mine = now() - begin, cpu_mine = cpu_now() - cpu_begin;
-        if (status == TESS_OK)
-            status = slowest(b, mine, &took);
-        if (status != TESS_OK)
-            return status;
+        TRY(slowest(b, mine, &took));
         spent += took;
         if (round >= 0) {
             rounds[n++] = took / times;
@@ -338,9 +334,7 @@ static tess_status provide(bench *b, tess_collective *c) {
                           .nranks = b->world.nranks,
                           .ranks_per_host = b->world.local_nranks };
     tess_need need = { .struct_size = sizeof need };
-    tess_status status = b->comm_ops->need(b->plugin->ctx, &env, c, &need);
-    if (status != TESS_OK)
-        return status;
+    TRY(b->comm_ops->need(b->plugin->ctx, &env, c, &need));
     if (need.device_bytes > b->scratch_bytes) {
         free(b->scratch);
         b->scratch_bytes = 0;

@@ -16,6 +16,7 @@
 #include "tools/support/command_line.h"
 #include "tools/support/json_out.h"
 #include "tools/support/progress.h"
+#include "tools/support/say.h"
 #include <tessera/inspect.h>
 
 enum { ROUNDS = 9, MOST_ROUNDS = 99, MOST_OPS = 32, SPANS = 1 << 16 };
@@ -90,10 +91,8 @@ static tess_status add_span(void *user, const tess_span *span) {
 
 /* Whoever goes second finds other caches: they take turns at that, too. */
 static tess_status one_round(step *s, took *by_direct, took *by_engine) {
-    tess_status status = s->n % 2 ? run_direct(s, by_direct) : run_engine(s, by_engine);
-    if (status == TESS_OK)
-        status = s->n % 2 ? run_engine(s, by_engine) : run_direct(s, by_direct);
-    return status;
+    TRY(s->n % 2 ? run_direct(s, by_direct) : run_engine(s, by_engine));
+    return s->n % 2 ? run_engine(s, by_engine) : run_direct(s, by_direct);
 }
 
 static tess_status rounds(step *s) {
@@ -101,37 +100,27 @@ static tess_status rounds(step *s) {
     took unused[2];
     int want = s->options->rounds ? s->options->rounds : ROUNDS;
     want = want > MOST_ROUNDS ? MOST_ROUNDS : want;
-    tess_status status = one_round(s, &unused[0], &unused[1]); /* warms up */
-    if (status == TESS_OK)
-        status = tess_trace(s->t, SPANS);
-    while (status == TESS_OK && s->n < want &&
-           (s->n < 3 || s->options->rounds || tool_seconds() - begin < most_seconds)) {
-        status = one_round(s, &s->direct[s->n], &s->engine[s->n]);
+    TRY(one_round(s, &unused[0], &unused[1])); /* warms up */
+    TRY(tess_trace(s->t, SPANS));
+    while (s->n < want && (s->n < 3 || s->options->rounds || tool_seconds() - begin < most_seconds)) {
+        TRY(one_round(s, &s->direct[s->n], &s->engine[s->n]));
         s->n++;
     }
-    return status == TESS_OK ? tess_trace_each(s->t, tess_steps_done(s->t), add_span, s) : status;
+    return tess_trace_each(s->t, tess_steps_done(s->t), add_span, s);
 }
 
 /* ---- making -------------------------------------------------------------------------------------- */
 static tess_status make(step *s, const char *name) {
-    tess_status status = train_settings_read(name, &s->settings);
+    TRY(train_settings_read(name, &s->settings));
     s->settings.steps_apart = 1;
-    if (status == TESS_OK)
-        status = model_run_make(&s->settings, 0, &s->how, &s->m);
-    if (status == TESS_OK)
-        status = model_run_open(&s->settings, 0, &s->planner, &s->how, &s->m, &s->t);
-    if (status == TESS_OK && tess_ranks(s->t) != 1)
-        status = tess_fail(TESS_E_INVALID, "bench step runs on one rank, not %d", tess_ranks(s->t));
-    if (status == TESS_OK)
-        status = model_start(s->t, s->m);
-    if (status == TESS_OK)
-        status = model_declare(s->t, s->m);
-    if (status == TESS_OK)
-        status = tess_shard(s->t, model_fill, s->m);
-    if (status == TESS_OK)
-        status = direct_create(s->m, 0, &s->d);
-    if (status != TESS_OK)
-        return status;
+    TRY(model_run_make(&s->settings, 0, &s->how, &s->m));
+    TRY(model_run_open(&s->settings, 0, &s->planner, &s->how, &s->m, &s->t));
+    if (tess_ranks(s->t) != 1)
+        return tess_fail(TESS_E_INVALID, "bench step runs on one rank, not %d", tess_ranks(s->t));
+    TRY(model_start(s->t, s->m));
+    TRY(model_declare(s->t, s->m));
+    TRY(tess_shard(s->t, model_fill, s->m));
+    TRY(direct_create(s->m, 0, &s->d));
     s->batch = aligned_alloc(64, ops_align(s->m->desc.input_bytes));
     s->result = aligned_alloc(64, ops_align(s->m->desc.result_bytes));
     if (!s->batch || !s->result)

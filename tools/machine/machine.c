@@ -11,6 +11,7 @@
 #include "tools/support/options.h"
 #include <tessera/plugin_options.h>
 #include "tools/support/json_file.h"
+#include "tools/support/say.h"
 #include <tessera/tessera.h>
 
 enum { MOST_BYTES = 16 << 20, MOST_ROWS = 1 << 16 };
@@ -36,9 +37,7 @@ static int later(const machine_collective *a, const machine_collective *b) {
 }
 
 tess_status machine_add_collective(machine_desc *m, const machine_collective *c) {
-    tess_status status = grow((void **)&m->collectives, m->n_collectives, sizeof *c);
-    if (status != TESS_OK)
-        return status;
+    TRY(grow((void **)&m->collectives, m->n_collectives, sizeof *c));
     int32_t at = m->n_collectives++;
     for (; at > 0 && later(&m->collectives[at - 1], c); at--)
         m->collectives[at] = m->collectives[at - 1];
@@ -52,10 +51,9 @@ tess_status machine_add_block(machine_desc *m, const machine_block *b) {
             m->blocks[i] = *b;
             return TESS_OK;
         }
-    tess_status status = grow((void **)&m->blocks, m->n_blocks, sizeof *b);
-    if (status == TESS_OK)
-        m->blocks[m->n_blocks++] = *b;
-    return status;
+    TRY(grow((void **)&m->blocks, m->n_blocks, sizeof *b));
+    m->blocks[m->n_blocks++] = *b;
+    return TESS_OK;
 }
 
 /* "h" of "h.12": blocks that differ in their number alone do the same. */

@@ -139,6 +139,6 @@ tess_status model_run_late(tess *t, model *m, const tess_run_options *options, i
 }
 
 tess_status model_run(tess *t, model *m, const tess_run_options *o) {
-    tess_status status = model_run_late(t, m, o, 1);
-    return status == TESS_OK ? tess_run_wait(t) : status;
+    OPS_TRY(model_run_late(t, m, o, 1));
+    return tess_run_wait(t);
 }

@@ -10,6 +10,7 @@
 #include <tessera/tessera.h>
 #include "tools/support/hf_fields.h"
 #include "tools/support/safetensors.h"
+#include "tools/support/say.h"
 
 enum { MOST_RANK = 65536 };
 
@@ -25,9 +26,7 @@ static tess_status widest_of_file(const char *dir, const char *name, uint32_t *s
     tool_safetensors *file = NULL;
     if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) >= sizeof path)
         return tess_fail(TESS_E_DATA, "%.60s…: the path is longer than %d bytes", dir, PATH_MAX);
-    tess_status status = tool_safetensors_open_header(path, &file);
-    if (status != TESS_OK)
-        return status;
+    TRY(tool_safetensors_open_header(path, &file));
     const tool_tensor *list = tool_safetensors_list(file, &n);
     for (uint64_t i = 0; i < n; i++) {
         uint32_t stored = stored_of(list[i].dtype);
@@ -62,9 +61,7 @@ static tess_status widest_of_folder(const char *dir, uint32_t *out) {
 static tess_status named_by_config(const char *path, uint32_t *out) {
     char word[32] = "";
     hf_file file;
-    tess_status status = hf_file_open(path, &file);
-    if (status != TESS_OK)
-        return status;
+    TRY(hf_file_open(path, &file));
     if (!json_fields_text(&file.fields, "dtype", word, sizeof word))
         json_fields_text(&file.fields, "torch_dtype", word, sizeof word);
     hf_file_close(&file);
@@ -133,9 +130,7 @@ int lora_settings_folder(const train_settings *s, char out[PATH_MAX]) {
 
 static tess_status read_folder(const char *dir, model_lora *o) {
     peft_config c;
-    tess_status status = peft_config_read(dir, &c);
-    if (status != TESS_OK)
-        return status;
+    TRY(peft_config_read(dir, &c));
     o->rank = c.rank;
     o->rooted = c.rooted;
     o->alpha = (float)c.alpha;
@@ -150,9 +145,7 @@ static tess_status read_items(const char *text, const char *items, model_lora *o
         if (n >= sizeof item)
             return refuse(text, "a word is too long");
         snprintf(item, sizeof item, "%.*s", (int)n, p);
-        tess_status status = read_item(text, item, o, base);
-        if (status != TESS_OK)
-            return status;
+        TRY(read_item(text, item, o, base));
         p += n + (p[n] == ',');
     }
     return TESS_OK;
@@ -166,16 +159,14 @@ tess_status lora_settings_read(const train_settings *s, model_lora *out) {
     if (!s->lora)
         return TESS_OK;
     int is_folder = lora_settings_folder(s, folder);
-    tess_status status = is_folder ? read_folder(folder, &o) : TESS_OK;
-    if (status == TESS_OK)
-        status = read_items(s->lora, is_folder ? s->lora + strlen(folder) : s->lora, &o, &base);
-    if (status != TESS_OK)
-        return status;
+    if (is_folder)
+        TRY(read_folder(folder, &o));
+    TRY(read_items(s->lora, is_folder ? s->lora + strlen(folder) : s->lora, &o, &base));
     if (!o.rank || !o.targets[0])
         return refuse(s->lora, o.rank ? "targets are missing" : "rank is missing");
     if (!(o.alpha > 0))
         return refuse(s->lora, "alpha is missing");
-    status = stored_in_files(s, &files);
+    tess_status status = stored_in_files(s, &files);
     o.tables = base == STORED_KINDS || stored_in_blocks(base) ? files : base;
     o.matrices = base == STORED_KINDS ? files : base;
     *out = o;

@@ -10,6 +10,7 @@
 #include "hf_config.h"
 #include "lora_settings.h"
 #include "tools/support/settings.h"
+#include "tools/support/say.h"
 #include <tessera/gpu.h>
 
 enum { MOST_CONTEXT = 1024 /* of a folder's model, unless the context is set */ };
@@ -20,9 +21,7 @@ enum { MOST_CONTEXT = 1024 /* of a folder's model, unless the context is set */ 
 static tess_status choose_threads(const train_settings *s, int32_t local, int32_t *out) {
     tool_world world = { .ranks = 1 };
     cpu_set_t cores;
-    tess_status status = local ? TESS_OK : tool_world_read(&world);
-    if (status != TESS_OK)
-        return status;
+    TRY(local ? TESS_OK : tool_world_read(&world));
     if (!local)
         local = world.local_ranks ? world.local_ranks : world.ranks;
     long share = sysconf(_SC_NPROCESSORS_ONLN) / (local > 0 ? local : 1);
@@ -143,9 +142,7 @@ tess_status model_run_open(const train_settings *s, int32_t plan_ranks, tool_pla
                        .checkpoint = s->save != NULL,
                        .recover = 1 };
     tool_settings_give(&o);
-    tess_status status = tess_open(&o, t);
-    if (status != TESS_OK)
-        return status;
+    TRY(tess_open(&o, t));
     planner->ranks = tess_ranks(*t);
     return take_precision_and_device(s, how, m, *t);
 }

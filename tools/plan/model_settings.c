@@ -122,7 +122,6 @@ const char *plan_fallback(const char *model, const char *key, char out[64]) {
 
 static tess_status read_optimizer(train_settings *s) {
     const char *name = tool_option_text("optimizer");
-    tess_status status = TESS_OK;
     if (name && strcmp(name, s->optimizer) != 0) { /* another one than the model's own: its usual rate */
         s->optimizer = name;
         s->lr = strcmp(name, "adadelta") == 0 ? 1.0 : strcmp(name, "sgd") == 0 ? 0.01 : 1e-3;
@@ -131,14 +130,13 @@ static tess_status read_optimizer(train_settings *s) {
     }
     static const char *const keys[] = { "lr", "momentum", "weight-decay", "clip" };
     double *const values[] = { &s->lr, &s->momentum, &s->weight_decay, &s->clip };
-    for (int i = 0; i < 4 && status == TESS_OK; i++)
-        status = tool_option_real(keys[i], values[i]);
-    if (status == TESS_OK && (s->lr < 0 || s->momentum < 0 || s->weight_decay < 0 || s->clip < 0))
-        status = tess_fail(TESS_E_INVALID, "TESSERA_LR, _MOMENTUM, _WEIGHT_DECAY or _CLIP is negative");
-    if (status == TESS_OK && s->momentum > 0 && strncmp(s->optimizer, "ada", 3) == 0)
-        status =
-            tess_fail(TESS_E_INVALID, "momentum is set, but only sgd has one and the optimizer is %s", s->optimizer);
-    return status;
+    for (int i = 0; i < 4; i++)
+        TRY(tool_option_real(keys[i], values[i]));
+    if (s->lr < 0 || s->momentum < 0 || s->weight_decay < 0 || s->clip < 0)
+        return tess_fail(TESS_E_INVALID, "TESSERA_LR, _MOMENTUM, _WEIGHT_DECAY or _CLIP is negative");
+    if (s->momentum > 0 && strncmp(s->optimizer, "ada", 3) == 0)
+        return tess_fail(TESS_E_INVALID, "momentum is set, but only sgd has one and the optimizer is %s", s->optimizer);
+    return TESS_OK;
 }
 
 /* The numbers of Adam and its kin. One that the optimizer does not have is refused. */
@@ -187,18 +185,15 @@ static tess_status read_schedule(train_settings *s) {
 
 static tess_status read_guard(train_settings *s) {
     s->on_nan = "stop";
-    tess_status status = tool_option_choice("on-nan", &s->on_nan);
-    return status == TESS_OK ? tool_option_real("spike", &s->spike) : status;
+    TRY(tool_option_choice("on-nan", &s->on_nan));
+    return tool_option_real("spike", &s->spike);
 }
 
 static tess_status read_length(train_settings *s) {
     int64_t steps = 0, epochs = 0;
     int says_steps = tool_option_text("steps") != NULL; /* 0: an evaluation, and a sample */
-    tess_status status = tool_option_int("steps", &steps);
-    if (status == TESS_OK)
-        status = tool_option_int("epochs", &epochs);
-    if (status != TESS_OK)
-        return status;
+    TRY(tool_option_int("steps", &steps));
+    TRY(tool_option_int("epochs", &epochs));
     if (epochs && strcmp(s->model, "mnist") != 0)
         return tess_fail(TESS_E_INVALID, "epochs is set, but %s counts steps", s->model);
     if (says_steps)
@@ -224,11 +219,8 @@ static tess_status read_whole_numbers(train_settings *s) {
         { "save-every", &save_every }, { "keep", &keep },
         { "eval-every", &eval_every }, { "patience", &patience },
     };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        tess_status status = tool_option_int(rows[i].key, rows[i].value);
-        if (status != TESS_OK)
-            return status;
-    }
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        TRY(tool_option_int(rows[i].key, rows[i].value));
     s->seed = (uint64_t)seed;
     s->save_every = (uint64_t)save_every;
     s->keep = (uint64_t)keep;
@@ -259,18 +251,16 @@ static tess_status check_folder(const train_settings *s) {
 
 static tess_status read_sample(train_settings *s) {
     int64_t sample = (int64_t)s->sample, top_k = 0;
-    tess_status status = tool_option_int("sample", &sample);
     s->temperature = 0.8;
-    if (status == TESS_OK)
-        status = tool_option_int("top-k", &top_k);
-    if (status == TESS_OK)
-        status = tool_option_real("temperature", &s->temperature);
-    if (status == TESS_OK && !(s->temperature >= 0))
-        status = tess_fail(TESS_E_INVALID, "TESSERA_TEMPERATURE is below 0");
+    TRY(tool_option_int("sample", &sample));
+    TRY(tool_option_int("top-k", &top_k));
+    TRY(tool_option_real("temperature", &s->temperature));
+    if (!(s->temperature >= 0))
+        return tess_fail(TESS_E_INVALID, "TESSERA_TEMPERATURE is below 0");
     s->sample = (uint64_t)sample;
     s->top_k = (uint64_t)top_k;
     s->prompt = tool_option_text("prompt");
-    return status;
+    return TESS_OK;
 }
 
 /* These go by evaluations, so that the model needs held-out data. */

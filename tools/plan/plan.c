@@ -50,9 +50,7 @@ typedef struct { /* one report, of one engine or, of a program, of several */
 static tess_status open_output(reporting *r) {
     const char *path = tool_option_text("json");
     int quiet = 0;
-    tess_status status = tool_option_flag("quiet", &quiet);
-    if (status != TESS_OK)
-        return status;
+    TRY(tool_option_flag("quiet", &quiet));
     int to_stdout = path && strcmp(path, "1") == 0;
     if (!quiet)
         r->out.text = to_stdout ? stderr : stdout;
@@ -62,9 +60,9 @@ static tess_status open_output(reporting *r) {
     if (path && !r->file)
         return tess_fail(TESS_E_DATA, "--json=%s: %s", path, strerror(errno));
     if (report)
-        status = report_tee_open(&r->page, r->file, report);
-    if (status != TESS_OK || (!path && !report))
-        return status;
+        TRY(report_tee_open(&r->page, r->file, report));
+    if (!path && !report)
+        return TESS_OK;
     json_init(&r->json, report ? r->page.stream : r->file);
     r->out.json = &r->json;
     return TESS_OK;
@@ -85,16 +83,15 @@ static tess_status report_source(reporting *r, plan_source *source, tess_status 
         snprintf(source->name, sizeof source->name, "%.200s, engine %d", r->name, number);
     else
         snprintf(source->name, sizeof source->name, "%s", r->name);
-    tess_status status = number == 1 ? open_output(r) : TESS_OK;
-    if (status == TESS_OK)
-        status = plan_report(source, over, &r->out);
-    if (status == TESS_OK && r->out.text)
+    if (number == 1)
+        TRY(open_output(r));
+    TRY(plan_report(source, over, &r->out));
+    if (r->out.text)
         plan_time_print(r->out.text);
-    if (status == TESS_OK)
-        status = tess_stats_get(source->t, &stats);
+    TRY(tess_stats_get(source->t, &stats));
     for (int d = 0; d < 3; d++)
         r->peak_bytes[d] += stats.planned_peak_bytes[d];
-    return status;
+    return TESS_OK;
 }
 
 /* Over its budget: the failure stands in *over, with its message. */

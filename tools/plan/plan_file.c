@@ -8,6 +8,7 @@
 
 #include "plan_file_model.h"
 #include "tools/support/hf_import.h"
+#include "tools/support/say.h"
 #include <tessera/inspect.h>
 
 struct plan_file {
@@ -84,9 +85,7 @@ static tess_status read_config(plan_file *f, const char *file) {
         snprintf(f->note, sizeof f->note, "activations: none, as no config.json lies beside the file");
         return TESS_OK;
     }
-    tess_status status = plan_config_read(path, &f->m, &f->config);
-    if (status != TESS_OK)
-        return status;
+    TRY(plan_config_read(path, &f->m, &f->config));
     if (f->config.reason[0]) {
         snprintf(f->note, sizeof f->note, "activations: none, as config.json is not that of a decoder: %s",
                  f->config.reason);
@@ -98,21 +97,18 @@ static tess_status read_config(plan_file *f, const char *file) {
 }
 
 static tess_status read_checkpoint(plan_file *f, const char *file) {
-    tess_status status =
-        ends_with(file, ".index.json") ? plan_tensors_index(&f->m, file) : plan_tensors_file(&f->m, file);
-    if (status == TESS_OK && f->m.n_params == 0)
-        status = tess_fail(TESS_E_DATA, "%s: no tensors", file);
-    if (status == TESS_OK)
-        status = plan_names_blocks(&f->m, file);
-    return status == TESS_OK ? read_config(f, file) : status;
+    TRY(ends_with(file, ".index.json") ? plan_tensors_index(&f->m, file) : plan_tensors_file(&f->m, file));
+    if (f->m.n_params == 0)
+        return tess_fail(TESS_E_DATA, "%s: no tensors", file);
+    TRY(plan_names_blocks(&f->m, file));
+    return read_config(f, file);
 }
 
 static tess_status read_description(plan_file *f, const char *file) {
-    tess_status status = plan_json_read(&f->m, file, &f->estimate);
-    if (status == TESS_OK)
-        snprintf(f->note, sizeof f->note, "activations: %s",
-                 f->m.has_activations ? "as the file says" : "none, as the file names none");
-    return status;
+    TRY(plan_json_read(&f->m, file, &f->estimate));
+    snprintf(f->note, sizeof f->note, "activations: %s",
+             f->m.has_activations ? "as the file says" : "none, as the file names none");
+    return TESS_OK;
 }
 
 tess_status plan_file_open(const char *path, plan_file **out) {
@@ -195,9 +191,7 @@ static tess_status declare_block(tess *t, const plan_block *b) {
     o.name = name;
     for (int64_t i = 0; i < b->stack; i++) {
         slice_name(b->name, i, name, sizeof name);
-        tess_status status = tess_block_add(t, &o, NULL);
-        if (status != TESS_OK)
-            return status;
+        TRY(tess_block_add(t, &o, NULL));
     }
     return TESS_OK;
 }
@@ -216,15 +210,14 @@ static tess_status declare_param(tess *t, const plan_param *p) {
 
 static tess_status declare(plan_file *f, tess *t) {
     const plan_model *m = &f->m;
-    tess_status status = TESS_OK;
-    for (int32_t i = 0; i < m->n_blocks && status == TESS_OK; i++)
-        status = m->has_activations ? declare_block(t, &m->blocks[i])
-                                    : tess_scope_add(t, m->blocks[i].name, m->blocks[i].stack, NULL);
-    for (int32_t i = 0; i < m->n_params && status == TESS_OK; i++)
-        status = declare_param(t, &m->params[i]);
-    for (int32_t i = 0; i < m->n_ties && status == TESS_OK; i++)
-        status = tess_param_tie(t, m->ties[i].alias, m->ties[i].of);
-    return status;
+    for (int32_t i = 0; i < m->n_blocks; i++)
+        TRY(m->has_activations ? declare_block(t, &m->blocks[i])
+                               : tess_scope_add(t, m->blocks[i].name, m->blocks[i].stack, NULL));
+    for (int32_t i = 0; i < m->n_params; i++)
+        TRY(declare_param(t, &m->params[i]));
+    for (int32_t i = 0; i < m->n_ties; i++)
+        TRY(tess_param_tie(t, m->ties[i].alias, m->ties[i].of));
+    return TESS_OK;
 }
 
 /* Bytes of an element that the engine's precision computes in. */
@@ -241,9 +234,7 @@ static tess_status estimate(plan_file *f, tess *t) {
     const plan_config *c = &f->config;
     uint64_t width = 0;
     char hint[320] = "";
-    tess_status status = compute_width(t, &width);
-    if (status != TESS_OK)
-        return status;
+    TRY(compute_width(t, &width));
     snprintf(f->note, sizeof f->note,
              "activations: an estimate for a decoder, batch %llu, context %llu, %llu bytes each (docs/model-json.md)%s",
              (unsigned long long)c->batch, (unsigned long long)c->context, (unsigned long long)width,

@@ -11,6 +11,7 @@
 #include "tools/support/options.h"
 #include <tessera/tessera.h>
 #include "tools/support/hf_family.h"
+#include "tools/support/say.h"
 
 enum { MOST_VALUE = 1 << 24, MOST_TEXT = 1 << 20 };
 #define MOST_TOKENS (UINT64_C(1) << 32) /* times MOST_VALUE and a dozen terms, below 2^64 */
@@ -118,11 +119,8 @@ static const char *outer_block(const plan_model *m) {
 
 static tess_status read_lengths(const char *path, plan_config *c) {
     int64_t batch = 1, context = c->positions && c->positions < 4096 ? (int64_t)c->positions : 4096;
-    tess_status status = tool_option_int("batch", &batch);
-    if (status == TESS_OK)
-        status = tool_option_int("context", &context);
-    if (status != TESS_OK)
-        return status;
+    TRY(tool_option_int("batch", &batch));
+    TRY(tool_option_int("context", &context));
     c->batch = (uint64_t)batch;
     c->context = (uint64_t)context;
     if (c->batch * c->context > MOST_TOKENS)

@@ -9,6 +9,7 @@
 #include "tools/support/names.h"
 #include <tessera/tessera.h>
 #include "tools/support/hf_names.h"
+#include "tools/support/say.h"
 
 /* ---- one tensor -------------------------------------------------------------------------------- */
 
@@ -107,9 +108,7 @@ static tess_status add_entry(tensor_index *x, const char *name, const char *file
         x->cap_entries = cap;
     }
     entry *e = &x->entries[x->n_entries];
-    tess_status status = file_of(x, file, &e->file);
-    if (status != TESS_OK)
-        return status;
+    TRY(file_of(x, file, &e->file));
     if (!(e->name = strdup(name)))
         return tess_fail(TESS_E_NOMEM, "%s: no memory for its tensors", x->path);
     x->n_entries++;
@@ -126,9 +125,7 @@ static tess_status scan_map(tensor_index *x, json_in *in) {
     do {
         if (!json_in_string(in, name, sizeof name) || !json_in_char(in, ':') || !json_in_string(in, file, sizeof file))
             return json_file_bad(x->path, in);
-        tess_status status = add_entry(x, name, file);
-        if (status != TESS_OK)
-            return status;
+        TRY(add_entry(x, name, file));
     } while (json_in_if(in, ','));
     return json_in_char(in, '}') ? TESS_OK : json_file_bad(x->path, in);
 }
@@ -142,9 +139,7 @@ static tess_status scan_index(tensor_index *x, json_in *in) {
         if (!json_in_string(in, key, sizeof key) || !json_in_char(in, ':'))
             return json_file_bad(x->path, in);
         int map = strcmp(key, "weight_map") == 0;
-        tess_status status = map && !seen ? scan_map(x, in) : json_in_skip(in) ? TESS_OK : json_file_bad(x->path, in);
-        if (status != TESS_OK)
-            return status;
+        TRY(map && !seen ? scan_map(x, in) : json_in_skip(in) ? TESS_OK : json_file_bad(x->path, in));
         seen |= map;
     } while (json_in_if(in, ','));
     if (!json_in_char(in, '}') || !json_in_end(in))

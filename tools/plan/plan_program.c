@@ -22,6 +22,7 @@
 #include <tessera/tessera.h>
 #include "tools/support/options.h"
 #include "tools/support/settings.h"
+#include "tools/support/say.h"
 
 /* ---- running it -------------------------------------------------------------------------------- */
 
@@ -180,9 +181,7 @@ static tess_status read_option(reader *r) {
     char key[80];
     if (fscanf(r->f, " %79s", key) != 1)
         return bad(r, "an option without a name");
-    tess_status status = read_text(r);
-    if (status != TESS_OK)
-        return status;
+    TRY(read_text(r));
     tess_setting *bigger = realloc(r->settings, (r->n_settings + 1) * sizeof *bigger);
     if (!bigger)
         return tess_fail(TESS_E_NOMEM, "no memory for option %s", key);
@@ -277,22 +276,20 @@ static tess_status read_param(reader *r) {
     for (int32_t d = 0; d < o.ndim; d++)
         if (fscanf(r->f, " %" SCNd64, &shape[d]) != 1)
             return bad(r, "a shape that is cut short");
-    tess_status status = read_text(r);
-    if (status == TESS_OK)
-        status = keep_name(r);
+    TRY(read_text(r));
+    TRY(keep_name(r));
     o.name = r->word;
     o.shape = o.ndim ? shape : NULL;
-    return status == TESS_OK ? tess_param_add(r->t, &o, NULL) : status;
+    return tess_param_add(r->t, &o, NULL);
 }
 
 static tess_status read_tie(reader *r) {
     int of = 0;
     if (fscanf(r->f, " %d", &of) != 1 || of < 0 || of >= r->n_names)
         return bad(r, "a tie to no parameter");
-    tess_status status = read_text(r);
-    if (status == TESS_OK)
-        status = keep_name(r);
-    return status == TESS_OK ? tess_param_tie(r->t, r->word, r->names[of]) : status;
+    TRY(read_text(r));
+    TRY(keep_name(r));
+    return tess_param_tie(r->t, r->word, r->names[of]);
 }
 
 static tess_status read_alloc(reader *r) {
@@ -304,8 +301,8 @@ static tess_status read_alloc(reader *r) {
 }
 
 static tess_status read_scope(reader *r) {
-    tess_status status = read_text(r);
-    return status == TESS_OK ? tess_scope_add(r->t, r->word, 0, NULL) : status;
+    TRY(read_text(r));
+    return tess_scope_add(r->t, r->word, 0, NULL);
 }
 
 static tess_status read_all(reader *r) {
@@ -327,9 +324,7 @@ static tess_status read_all(reader *r) {
             i++;
         if (i == N || (i >= 2 && !r->t))
             return bad(r, "a line of no known kind");
-        tess_status status = lines[i].read(r);
-        if (status != TESS_OK)
-            return status;
+        TRY(lines[i].read(r));
     }
     return bad(r, "no end");
 }

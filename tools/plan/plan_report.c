@@ -8,6 +8,7 @@
 #include "core/readers/stated.h"
 #include "plan_at_peak.h"
 #include "tools/support/progress.h"
+#include "tools/support/say.h"
 #include <tessera/inspect.h>
 
 typedef struct { /* all that is said, gathered once */
@@ -55,9 +56,7 @@ static tess_status gather(const plan_source *s, tess_status over, facts *f) {
                   .seconds = NAN,
                   .largest = -1 };
     f->stats.struct_size = sizeof f->stats;
-    tess_status status = tess_stats_get(s->t, &f->stats);
-    if (status != TESS_OK)
-        return status;
+    TRY(tess_stats_get(s->t, &f->stats));
     for (int32_t i = 0; i < f->plan->resident.n_buffers; i++) {
         const tess__buffer *b = &f->plan->resident.buffers[i];
         if (b->role != TESS__SHARD_GRAD)
@@ -297,9 +296,7 @@ static void put_plan(json_out *j, const facts *f) {
 }
 
 static tess_status put_events(json_out *j, const facts *f) {
-    tess_status status = tess_ledger_plan(f->t, f->source->of, put_point, j);
-    if (status != TESS_OK)
-        return status;
+    TRY(tess_ledger_plan(f->t, f->source->of, put_point, j));
     put_plan(j, f);
     return json_line(j) ? tess_fail(TESS_E_SYSTEM, "--json: not everything could be written") : TESS_OK;
 }

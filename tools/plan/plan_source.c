@@ -14,6 +14,7 @@
 #include "plan_alternative.h"
 #include "plan_read.h"
 #include "tools/support/settings.h"
+#include "tools/support/say.h"
 
 static int is_model(const char *word) {
     for (size_t i = 0; train_models[i]; i++)
@@ -68,11 +69,8 @@ static tess_status plan_from_file(const char *path, int32_t ranks, tess **t, pla
     tool_planner planner = {
         .open = open_planner, .close = close_planner, .user = (char *)path, .ranks = ranks, .of = TESS_LEDGER_STEP
     };
-    tess_status status = tool_option_real("momentum", &momentum);
-    if (status == TESS_OK)
-        status = plan_file_open(path, &f);
-    if (status != TESS_OK)
-        return status;
+    TRY(tool_option_real("momentum", &momentum));
+    TRY(plan_file_open(path, &f));
     tess_options o = { .struct_size = sizeof o,
                        .pointer_mem = UINT32_MAX, /* none of the file's code runs, so any device will do */
                        .plan_only = 1,
@@ -82,13 +80,10 @@ static tess_status plan_from_file(const char *path, int32_t ranks, tess **t, pla
                        .plan_user = &planner,
                        .input_bytes = plan_file_input_bytes(f) };
     tool_settings_give(&o);
-    status = tess_open(&o, t);
     *file = f;
-    if (status == TESS_OK)
-        status = plan_file_declare(f, *t);
-    if (status != TESS_OK)
-        return status;
-    status = tess_shard(*t, NULL, NULL);
+    TRY(tess_open(&o, t));
+    TRY(plan_file_declare(f, *t));
+    tess_status status = tess_shard(*t, NULL, NULL);
     if (status == TESS_E_INVALID && plan_check_homes(*t)) /* the file's fault */
         return tess_fail(TESS_E_DATA, "%s: %s", path, tess_last_error());
     return status == TESS_E_PLANNED ? TESS_OK : status;

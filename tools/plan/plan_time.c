@@ -234,9 +234,7 @@ static void put_time(json_out *j) {
 
 tess_status plan_time_spans(const plan_source *s, json_out *json, double *seconds) {
     simulated_step line;
-    tess_status status = plan_time(s, shown.machine, &line);
-    if (status != TESS_OK)
-        return status;
+    TRY(plan_time(s, shown.machine, &line));
     *seconds = shown.seconds = line.seconds;
     memcpy(shown.exposed, line.exposed, sizeof shown.exposed);
     memcpy(shown.critical, line.critical, sizeof shown.critical);

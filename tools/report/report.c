@@ -9,16 +9,16 @@
 #include <unistd.h>
 
 #include "tools/support/command_line.h"
+#include "tools/support/say.h"
 #include <tessera/tessera.h>
 
 enum { MOST_FILES = 32, KEY_SVG = 0x3000, KEY_PERFETTO };
 
 /* ---- writing ----------------------------------------------------------------------------------- */
 static tess_status put_in_order(const report_run *runs, size_t n, report_order *orders) {
-    tess_status status = TESS_OK;
-    for (size_t i = 0; i < n && status == TESS_OK; i++)
-        status = report_order_make(&runs[i], &orders[i]);
-    return status;
+    for (size_t i = 0; i < n; i++)
+        TRY(report_order_make(&runs[i], &orders[i]));
+    return TESS_OK;
 }
 
 /* A memory picture needs a ledger. */
@@ -43,9 +43,7 @@ static void put(const report_run *runs, const report_order *orders, size_t n, in
 static tess_status write_file(const report_run *runs, const report_order *orders, size_t n, int format,
                               const char *path) {
     report_file file;
-    tess_status status = report_file_open(&file, path);
-    if (status != TESS_OK)
-        return status;
+    TRY(report_file_open(&file, path));
     put(runs, orders, n, format, file.out);
     return report_file_commit(&file);
 }

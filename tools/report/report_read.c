@@ -9,6 +9,7 @@
 #include "tools/support/json_fields.h"
 #include "tools/support/names.h"
 #include "report.h"
+#include "tools/support/say.h"
 #include <tessera/tessera.h>
 
 enum { LINE_MOST = 1 << 20, EVENTS_MOST = 1 << 20, NAME_MOST = 1024 };
@@ -155,21 +156,16 @@ static tess_status read_point(reading *r) {
     report_point p = { .unit = -1 };
     report_run *run = r->run;
     int source;
-    tess_status status = source_of(r, report_source_names, REPORT_SOURCES, &source);
-    if (status == TESS_OK && !json_fields_uint(r->f, "index", &p.index))
-        status = wrong_field(r, "index", "a whole number");
-    if (status == TESS_OK)
-        status = name_of(r, "pass", "train", &p.pass);
-    if (status == TESS_OK)
-        status = name_of(r, "unit", NULL, &p.unit);
-    if (status == TESS_OK)
-        status = name_of(r, "point", NULL, &p.point_name);
-    if (status == TESS_OK && p.point_name < 0)
-        status = wrong_field(r, "point", "a point of the step");
-    for (int d = 0; d < REPORT_DOMAINS && status == TESS_OK; d++)
-        status = read_stack(r, report_domain_names[d], &p.domain[d]);
-    if (status != TESS_OK)
-        return status;
+    TRY(source_of(r, report_source_names, REPORT_SOURCES, &source));
+    if (!json_fields_uint(r->f, "index", &p.index))
+        return wrong_field(r, "index", "a whole number");
+    TRY(name_of(r, "pass", "train", &p.pass));
+    TRY(name_of(r, "unit", NULL, &p.unit));
+    TRY(name_of(r, "point", NULL, &p.point_name));
+    if (p.point_name < 0)
+        return wrong_field(r, "point", "a point of the step");
+    for (int d = 0; d < REPORT_DOMAINS; d++)
+        TRY(read_stack(r, report_domain_names[d], &p.domain[d]));
     p.point = point_of(report_name(run, p.point_name));
     report_point *points = grown(run->points[source], &run->cap_points[source], run->n_points[source], sizeof p);
     if (!points)
@@ -186,13 +182,9 @@ static tess_status read_span(reading *r) {
     report_span s = { .unit = -1 };
     char lane[32] = "";
     int source;
-    tess_status status = source_of(r, sources, 2, &source);
-    if (status == TESS_OK)
-        status = name_of(r, "op", "?", &s.op);
-    if (status == TESS_OK)
-        status = name_of(r, "unit", NULL, &s.unit);
-    if (status != TESS_OK)
-        return status;
+    TRY(source_of(r, sources, 2, &source));
+    TRY(name_of(r, "op", "?", &s.op));
+    TRY(name_of(r, "unit", NULL, &s.unit));
     if (!json_fields_double(r->f, "start", &s.start) || s.start < 0 || s.start > 1e9)
         return wrong_field(r, "start", "seconds");
     if (!json_fields_double(r->f, "seconds", &s.seconds) || s.seconds < 0 || s.seconds > 1e9)
@@ -219,9 +211,7 @@ static tess_status read_unit(reading *r) {
     } numbers[] = { { "parameters", &u.parameters },         { "elements", &u.elements },
                     { "shard_bytes", &u.shard_bytes },       { "unsharded_bytes", &u.unsharded_bytes },
                     { "gradient_bytes", &u.gradient_bytes }, { "state_bytes", &u.state_bytes } };
-    tess_status status = name_of(r, "name", "", &u.name);
-    if (status != TESS_OK)
-        return status;
+    TRY(name_of(r, "name", "", &u.name));
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         if (!json_fields_uint(r->f, numbers[i].key, numbers[i].to) && json_fields_has(r->f, numbers[i].key))
             return wrong_field(r, numbers[i].key, "a whole number");
@@ -405,12 +395,10 @@ static tess_status next_line(reading *r, FILE *in, char *line, size_t *bytes) {
 static tess_status read_lines(reading *r, FILE *in, char *line) {
     for (size_t bytes = 0;;) {
         r->line++;
-        tess_status status = next_line(r, in, line, &bytes);
-        if (status != TESS_OK || bytes == 0)
-            return status;
-        status = read_line(r, line, bytes);
-        if (status != TESS_OK)
-            return status;
+        TRY(next_line(r, in, line, &bytes));
+        if (bytes == 0)
+            return TESS_OK;
+        TRY(read_line(r, line, bytes));
     }
 }
 

@@ -12,6 +12,7 @@
 #include "json_fields.h"
 #include "json_file.h"
 #include "json_out.h"
+#include "say.h"
 
 enum { MOST_BYTES = 1 << 20 /* of a config */ };
 
@@ -187,9 +188,7 @@ static void put_config(FILE *f, const peft_config *c, const char *base, int turn
 
 tess_status peft_config_write(const char *dir, const peft_config *c, const char *base, int turned) {
     char path[PATH_MAX], temporary[PATH_MAX + 8];
-    tess_status status = path_in(dir, "adapter_config.json", path);
-    if (status != TESS_OK)
-        return status;
+    TRY(path_in(dir, "adapter_config.json", path));
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
         return tess_fail(TESS_E_DATA, "%s: cannot be made: %s", dir, strerror(errno));
     snprintf(temporary, sizeof temporary, "%s.tmp", path);

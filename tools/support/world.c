@@ -6,13 +6,13 @@
 #include <string.h>
 
 #include "core/control/control.h"
+#include "say.h"
 
 tess_status tool_world_read(tool_world *out) {
     tess__world world;
-    tess_status status = tess__world_from_env(&world);
-    if (status == TESS_OK)
-        *out = (tool_world){ world.rank, world.nranks, world.local_nranks };
-    return status;
+    TRY(tess__world_from_env(&world));
+    *out = (tool_world){ world.rank, world.nranks, world.local_nranks };
+    return TESS_OK;
 }
 
 struct tool_meeting {

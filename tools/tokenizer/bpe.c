@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "utf8.h"
+#include "tools/support/say.h"
 
 /* Most words of a text are few and short. */
 enum { CACHE = 1 << 15, CACHE_BYTES = 24, CACHE_TOKENS = 8 };
@@ -167,9 +168,7 @@ static size_t put_symbols(bpe *b, const char *word, size_t bytes) {
 }
 
 static tess_status encode(bpe *b, const char *word, size_t bytes, token_list *out) {
-    tess_status status = make_room(b, bytes);
-    if (status != TESS_OK)
-        return status;
+    TRY(make_room(b, bytes));
     b->n_heap = 0;
     size_t n = put_symbols(b, word, bytes);
     for (size_t i = 0; i < n; i++)
@@ -179,9 +178,9 @@ static tess_status encode(bpe *b, const char *word, size_t bytes, token_list *ou
         if (still_holds(b, c))
             merge(b, c);
     }
-    for (int32_t at = 0; at >= 0 && status == TESS_OK; at = b->symbols[at].right)
-        status = token_list_add(out, &b->symbols[at].id, 1);
-    return status;
+    for (int32_t at = 0; at >= 0; at = b->symbols[at].right)
+        TRY(token_list_add(out, &b->symbols[at].id, 1));
+    return TESS_OK;
 }
 
 static tess_status encode_new(bpe *b, const char *word, size_t bytes, token_list *out) {
@@ -207,8 +206,7 @@ tess_status bpe_encode(bpe *b, const char *word, size_t bytes, token_list *out) 
     if (c->bytes == bytes && memcmp(c->word, word, bytes) == 0)
         return token_list_add(out, c->ids, c->n);
     size_t before = out->n;
-    tess_status status = encode_new(b, word, bytes, out);
-    if (status == TESS_OK)
-        keep(c, word, bytes, out->ids + before, out->n - before);
-    return status;
+    TRY(encode_new(b, word, bytes, out));
+    keep(c, word, bytes, out->ids + before, out->n - before);
+    return TESS_OK;
 }

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "tools/support/json_fields.h"
+#include "tools/support/say.h"
 
 struct documents {
     char **files;
@@ -66,19 +67,20 @@ static tess_status add_folder(documents *d, const char *folder) {
     return status;
 }
 
-tess_status documents_open(const char *const *paths, size_t n, int samples, documents **out) {
+static tess_status add_path(documents *d, const char *path) {
     struct stat st;
+    size_t before = d->n;
+    if (stat(path, &st) != 0)
+        return tess_fail(TESS_E_DATA, "%s: %s", path, strerror(errno));
+    TRY(S_ISDIR(st.st_mode) ? add_folder(d, path) : add_file(d, path));
+    return d->n == before ? tess_fail(TESS_E_DATA, "%s: no files in this folder", path) : TESS_OK;
+}
+
+tess_status documents_open(const char *const *paths, size_t n, int samples, documents **out) {
     documents *d = calloc(1, sizeof *d);
     tess_status status = d ? TESS_OK : no_memory("documents");
-    for (size_t i = 0; i < n && status == TESS_OK; i++) {
-        size_t before = d->n;
-        if (stat(paths[i], &st) != 0)
-            status = tess_fail(TESS_E_DATA, "%s: %s", paths[i], strerror(errno));
-        else
-            status = S_ISDIR(st.st_mode) ? add_folder(d, paths[i]) : add_file(d, paths[i]);
-        if (status == TESS_OK && d->n == before)
-            status = tess_fail(TESS_E_DATA, "%s: no files in this folder", paths[i]);
-    }
+    for (size_t i = 0; i < n && status == TESS_OK; i++)
+        status = add_path(d, paths[i]);
     if (status != TESS_OK) {
         documents_close(d);
         return status;
@@ -184,9 +186,8 @@ static tess_status open_next(documents *d, document *out) {
 }
 
 tess_status documents_next(documents *d, document *out) {
-    tess_status status = TESS_OK;
     *out = (document){ .text = NULL };
-    while (d->next < d->n && !out->text && status == TESS_OK)
-        status = d->lines ? next_line(d, d->files[d->next], out) : open_next(d, out);
-    return status;
+    while (d->next < d->n && !out->text)
+        TRY(d->lines ? next_line(d, d->files[d->next], out) : open_next(d, out));
+    return TESS_OK;
 }

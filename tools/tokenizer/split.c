@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/support/say.h"
+
 const char split_gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 #ifdef TESSERA_HAVE_PCRE2
@@ -177,11 +179,9 @@ static tess_status split_by_pattern(const splitting *s, int stage, const char *t
     while (at < bytes && found > 0) {
         size_t bounds[2] = { bytes, bytes };
         found = next_match(s, s->by->stages[stage].pattern, text, bytes, at, bounds);
-        tess_status status = only ? TESS_OK : pass_on(s, stage + 1, text + at, bounds[0] - at);
-        if (status == TESS_OK)
-            status = pass_on(s, stage + 1, text + bounds[0], bounds[1] - bounds[0]);
-        if (status != TESS_OK)
-            return status;
+        if (!only)
+            TRY(pass_on(s, stage + 1, text + at, bounds[0] - at));
+        TRY(pass_on(s, stage + 1, text + bounds[0], bounds[1] - bounds[0]));
         at = bounds[1];
     }
     if (found >= 0)
@@ -246,10 +246,9 @@ tess_status splitter_add(splitter *s, uint32_t kind, const char *pattern) {
     void *compiled = NULL;
     if (s->n == SPLIT_MOST)
         return tess_fail(TESS_E_DATA, "a tokenizer with more than %d steps before its words", SPLIT_MOST);
-    tess_status status = kind == SPLIT_PREFIX_SPACE ? TESS_OK : compile(pattern, &compiled);
-    if (status == TESS_OK) {
-        s->stages[s->n].kind = kind;
-        s->stages[s->n++].pattern = compiled;
-    }
-    return status;
+    if (kind != SPLIT_PREFIX_SPACE)
+        TRY(compile(pattern, &compiled));
+    s->stages[s->n].kind = kind;
+    s->stages[s->n++].pattern = compiled;
+    return TESS_OK;
 }

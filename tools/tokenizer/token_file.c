@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/support/say.h"
+
 enum { HEADER_WORDS = 256, MAGIC_16 = 20240520, VERSION_16 = 1, MAGIC_32 = 20240801, VERSION_32 = 7, MOST = 100000000 };
 
 static tess_status failed(const token_files *f, const char *path) {
@@ -38,9 +40,7 @@ static int put_header(const token_files *f) {
 }
 
 static tess_status open_file(token_files *f) {
-    tess_status status = name_file(f);
-    if (status != TESS_OK)
-        return status;
+    TRY(name_file(f));
     f->in_file = 0;
     f->file = fopen(f->path, "wbe");
     return f->file && put_header(f) ? TESS_OK : failed(f, f->path);
@@ -69,20 +69,19 @@ static int put(const token_files *f, int32_t id) {
 }
 
 tess_status token_files_add(token_files *f, const int32_t *ids, size_t n) {
-    tess_status status = TESS_OK;
     if (f->file && f->in_file > 0 && f->in_file + n > f->most) /* a document is in one file if it can be */
-        status = close_file(f);
-    for (size_t i = 0; i < n && status == TESS_OK; i++) {
+        TRY(close_file(f));
+    for (size_t i = 0; i < n; i++) {
         if (f->file && f->in_file == f->most)
-            status = close_file(f);
-        if (status == TESS_OK && !f->file)
-            status = open_file(f);
-        if (status == TESS_OK && !put(f, ids[i]))
-            status = failed(f, f->path);
+            TRY(close_file(f));
+        if (!f->file)
+            TRY(open_file(f));
+        if (!put(f, ids[i]))
+            return failed(f, f->path);
         f->in_file++;
     }
     f->total += n;
-    return status;
+    return TESS_OK;
 }
 
 tess_status token_files_end(token_files *f) {

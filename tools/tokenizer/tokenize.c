@@ -15,6 +15,7 @@
 #include "tokenizer.h"
 #include "tokenizer_state.h"
 #include "tools/support/command_line.h"
+#include "tools/support/say.h"
 
 enum { KEY_OUT = 0x6000, KEY_VAL, KEY_END, KEY_JOBS, KEY_TOKENIZER };
 enum { PATHS_MOST = 4096, JOBS_MOST = 256, ROUND_DOCUMENTS = 4096, ROUND_BYTES = 64 << 20 };
@@ -91,27 +92,25 @@ static tess_status encode_round(work *w) {
 
 static tess_status read_round(work *w, documents *from, int *over) {
     size_t bytes = 0;
-    tess_status status = TESS_OK;
     w->n = 0;
-    while (w->n < ROUND_DOCUMENTS && bytes < ROUND_BYTES && status == TESS_OK && !*over) {
+    while (w->n < ROUND_DOCUMENTS && bytes < ROUND_BYTES && !*over) {
         document *d = &w->documents[w->n].from;
-        status = documents_next(from, d);
-        *over = status == TESS_OK && !d->text;
-        if (status == TESS_OK && d->text) {
+        TRY(documents_next(from, d));
+        *over = !d->text;
+        if (d->text) {
             bytes += d->bytes;
             w->n++;
         }
     }
     w->bytes += bytes;
     w->count += w->n;
-    return status;
+    return TESS_OK;
 }
 
 static tess_status write_round(work *w, token_files *to) {
-    tess_status status = TESS_OK;
-    for (size_t i = 0; i < w->n && status == TESS_OK; i++)
-        status = token_files_add(to, w->documents[i].tokens.ids, w->documents[i].tokens.n);
-    return status;
+    for (size_t i = 0; i < w->n; i++)
+        TRY(token_files_add(to, w->documents[i].tokens.ids, w->documents[i].tokens.n));
+    return TESS_OK;
 }
 
 static void free_texts(work *w) {
@@ -169,16 +168,14 @@ static tess_status open_work(work *w, const arguments *a) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     w->jobs = a->jobs ? a->jobs : cores > JOBS_MOST ? JOBS_MOST : cores > 0 ? (size_t)cores : 1;
     pthread_mutex_init(&w->lock, NULL);
-    tess_status status = tokenizer_open(a->tokenizer ? a->tokenizer : a->folder, &w->t);
-    if (status == TESS_OK)
-        status = choose_end(w, a);
-    for (size_t j = 0; j < w->jobs && status == TESS_OK; j++) {
-        w->encoders[j] = tokenizer_encoder_create(w->t);
-        status = w->encoders[j] ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory for %zu encoders", w->jobs);
-    }
-    if (status == TESS_OK && mkdir(a->out, 0777) != 0 && errno != EEXIST)
-        status = tess_fail(TESS_E_DATA, "%s: %s", a->out, strerror(errno));
-    return status;
+    TRY(tokenizer_open(a->tokenizer ? a->tokenizer : a->folder, &w->t));
+    TRY(choose_end(w, a));
+    for (size_t j = 0; j < w->jobs; j++)
+        if (!(w->encoders[j] = tokenizer_encoder_create(w->t)))
+            return tess_fail(TESS_E_NOMEM, "no memory for %zu encoders", w->jobs);
+    if (mkdir(a->out, 0777) != 0 && errno != EEXIST)
+        return tess_fail(TESS_E_DATA, "%s: %s", a->out, strerror(errno));
+    return TESS_OK;
 }
 
 static void close_work(work *w) {
@@ -197,21 +194,22 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static tess_status tokenize(work *w, const arguments *a, token_files *train, token_files *val) {
+    TRY(open_work(w, a));
+    TRY(token_files_begin(train, a->out, "train", tokenizer_size(w->t)));
+    if (a->n_val > 0)
+        TRY(token_files_begin(val, a->out, "val", tokenizer_size(w->t))); /* before hours of the other */
+    TRY(write_part(w, a, "train", train));
+    return write_part(w, a, "val", val);
+}
+
 static int run(const arguments *a) {
     work *w = calloc(1, sizeof *w);
     token_files train = { .files = 0 }, val = { .files = 0 };
     double began = now();
     if (!w)
         return tool_report(tess_fail(TESS_E_NOMEM, "no memory to tokenize"));
-    tess_status status = open_work(w, a);
-    if (status == TESS_OK)
-        status = token_files_begin(&train, a->out, "train", tokenizer_size(w->t));
-    if (status == TESS_OK && a->n_val > 0)
-        status = token_files_begin(&val, a->out, "val", tokenizer_size(w->t)); /* before hours of the other */
-    if (status == TESS_OK)
-        status = write_part(w, a, "train", &train);
-    if (status == TESS_OK)
-        status = write_part(w, a, "val", &val);
+    tess_status status = tokenize(w, a, &train, &val);
     double seconds = now() - began;
     if (status == TESS_OK)
         printf("%" PRIu64 " documents, %" PRIu64 " bytes: %" PRIu64 " tokens to train on, %" PRIu64

@@ -12,6 +12,7 @@
 #include "tools/support/json_fields.h"
 #include "tools/support/json_file.h"
 #include "utf8.h"
+#include "tools/support/say.h"
 
 struct tokenizer_encoder {
     const tokenizer *t;
@@ -59,9 +60,7 @@ static tess_status find_end_in(tokenizer *t, const char *folder, const char *fil
     snprintf(path, sizeof path, "%s/%s", folder, file);
     if (access(path, F_OK) != 0)
         return TESS_OK;
-    tess_status status = json_file_read(path, 16 << 20, &text, &bytes);
-    if (status != TESS_OK)
-        return status;
+    TRY(json_file_read(path, 16 << 20, &text, &bytes));
     json_fields *f = malloc(sizeof *f);
     if (f && json_fields_read(f, text, bytes))
         read_ends(t, f);
@@ -72,10 +71,9 @@ static tess_status find_end_in(tokenizer *t, const char *folder, const char *fil
 
 static tess_status find_end(tokenizer *t, const char *folder) {
     static const char *const files[] = { "tokenizer_config.json", "config.json", "generation_config.json" };
-    tess_status status = TESS_OK;
-    for (size_t i = 0; i < sizeof files / sizeof files[0] && status == TESS_OK && t->end < 0; i++)
-        status = find_end_in(t, folder, files[i]);
-    return status;
+    for (size_t i = 0; i < sizeof files / sizeof files[0] && t->end < 0; i++)
+        TRY(find_end_in(t, folder, files[i]));
+    return TESS_OK;
 }
 
 /* ---- open and close ---------------------------------------------------------------------------------- */
@@ -227,8 +225,7 @@ typedef tess_status (*rest_fn)(tokenizer_encoder *, const char *text, size_t byt
  * still searched: another may begin in it, but one that has nothing else of its own is dropped. */
 static tess_status around_added(tokenizer_encoder *e, int normalized, const char *text, size_t bytes, rest_fn rest) {
     size_t done = 0, at = 0;
-    tess_status status = TESS_OK;
-    while (at < bytes && status == TESS_OK) {
+    while (at < bytes) {
         const added_token *a = added_at(e->t, normalized, text, bytes, at);
         if (!a) {
             at++;
@@ -237,12 +234,12 @@ static tess_status around_added(tokenizer_encoder *e, int normalized, const char
         size_t from = !a->takes_left ? at : at > done ? spaces_before(text, done, at) : done;
         at += a->bytes;
         if (from > done)
-            status = rest(e, text + done, from - done);
+            TRY(rest(e, text + done, from - done));
         done = a->takes_right ? spaces_behind(text, at, bytes) : at;
-        if (status == TESS_OK && from < done)
-            status = token_list_add(e->out, &a->id, 1);
+        if (from < done)
+            TRY(token_list_add(e->out, &a->id, 1));
     }
-    return status == TESS_OK && done < bytes ? rest(e, text + done, bytes - done) : status;
+    return done < bytes ? rest(e, text + done, bytes - done) : TESS_OK;
 }
 
 /* ---- a text ------------------------------------------------------------------------------------------ */
@@ -254,16 +251,15 @@ static tess_status encode_word(const char *word, size_t bytes, void *user) {
 /* Words of characters: no merge reaches over their ends. */
 static tess_status encode_pieces(tokenizer_encoder *e, const char *text, size_t bytes) {
     const tokenizer *t = e->t;
-    tess_status status = TESS_OK;
     size_t from = 0;
     if (!t->splits_at_blanks && (t->crosses_words || t->whole_words))
         return bpe_encode(e->pairs, text, bytes, e->out);
-    for (size_t at = 1; at <= bytes && status == TESS_OK; at++)
+    for (size_t at = 1; at <= bytes; at++)
         if (at == bytes || (text[at] == ' ' && (t->splits_at_blanks || text[at - 1] != ' '))) {
-            status = bpe_encode(e->pairs, text + from, at - from, e->out);
+            TRY(bpe_encode(e->pairs, text + from, at - from, e->out));
             from = at;
         }
-    return status;
+    return TESS_OK;
 }
 
 /* Metaspace: U+2581 for blanks, here the other way round, and one more before the text. */
@@ -321,21 +317,17 @@ static tess_status repair(tokenizer_encoder *e, const char **text, size_t *bytes
 
 tess_status tokenizer_encode(tokenizer_encoder *e, const char *text, size_t bytes, int whole, token_list *out) {
     e->out = out;
-    tess_status status = repair(e, &text, &bytes);
+    TRY(repair(e, &text, &bytes));
     e->begin = text;
-    if (status == TESS_OK && whole)
-        status = token_list_add(out, e->t->before.ids, e->t->before.n);
-    if (status == TESS_OK)
-        status =
-            e->t->model ? tokenizer_model_encode(e->t, text, bytes, out) : around_added(e, 0, text, bytes, encode_rest);
-    if (status == TESS_OK && whole)
-        status = token_list_add(out, e->t->after.ids, e->t->after.n);
-    return status;
+    if (whole)
+        TRY(token_list_add(out, e->t->before.ids, e->t->before.n));
+    TRY(e->t->model ? tokenizer_model_encode(e->t, text, bytes, out) : around_added(e, 0, text, bytes, encode_rest));
+    return whole ? token_list_add(out, e->t->after.ids, e->t->after.n) : TESS_OK;
 }
 
 tess_status tokenizer_encode_document(tokenizer_encoder *e, const char *text, size_t bytes, int32_t end,
                                       token_list *out) {
-    tess_status status = tokenizer_encode(e, text, bytes, 1, out);
+    TRY(tokenizer_encode(e, text, bytes, 1, out));
     int has_end = out->n > 0 && out->ids[out->n - 1] == end;
-    return status == TESS_OK && end >= 0 && !has_end ? token_list_add(out, &end, 1) : status;
+    return end >= 0 && !has_end ? token_list_add(out, &end, 1) : TESS_OK;
 }

@@ -156,17 +156,16 @@ static tess_status read_token(reading *r, json_in *s) {
 
 static tess_status read_vocabulary(reading *r) {
     json_in s;
-    tess_status status = TESS_OK;
     if (!json_fields_at(&r->model, "vocab", &s) || !json_in_if(&s, '{'))
         return bad(r, "its model has no vocab");
     if (!json_in_if(&s, '}'))
         do {
-            status = read_token(r, &s);
-            if (status == TESS_OK && s.at < s.bytes && !strchr(",} \t\r\n", s.text[s.at]))
-                status = bad_at(r, &s); /* 1.5 */
-        } while (status == TESS_OK && json_in_if(&s, ','));
+            TRY(read_token(r, &s));
+            if (s.at < s.bytes && !strchr(",} \t\r\n", s.text[s.at]))
+                return bad_at(r, &s); /* 1.5 */
+        } while (json_in_if(&s, ','));
     r->next = r->n_tokens;
-    return status;
+    return TESS_OK;
 }
 
 /* Two words with a blank between them, or a list of two. */
@@ -187,9 +186,7 @@ static tess_status read_pair(reading *r, json_in *s) {
 }
 
 static tess_status read_merge(reading *r, json_in *s, int32_t rank) {
-    tess_status status = read_pair(r, s);
-    if (status != TESS_OK)
-        return status;
+    TRY(read_pair(r, s));
     vocabulary *v = &r->t->v;
     size_t n = strlen(r->token), m = strlen(r->other);
     int known = to_token(r, r->token, &n) == VOCABULARY_WORD && to_token(r, r->other, &m) == VOCABULARY_WORD &&
@@ -223,16 +220,15 @@ static tess_status read_merges(reading *r) {
     int32_t n;
     if (!json_fields_at(&r->model, "merges", &s) || !json_in_if(&s, '[') || !count_elements(s, &n))
         return bad(r, "its model has no list of merges");
-    tess_status status = vocabulary_index(&r->t->v, (uint64_t)n, r->t->characters ? VOCABULARY_BYTE : VOCABULARY_WORD);
-    for (int32_t rank = 0; rank < n && status == TESS_OK; rank++) {
-        status = read_merge(r, &s, rank);
+    TRY(vocabulary_index(&r->t->v, (uint64_t)n, r->t->characters ? VOCABULARY_BYTE : VOCABULARY_WORD));
+    for (int32_t rank = 0; rank < n; rank++) {
+        TRY(read_merge(r, &s, rank));
         json_in_if(&s, ',');
     }
-    for (int byte = 0; byte < 256 && status == TESS_OK; byte++)
+    for (int byte = 0; byte < 256; byte++)
         if (r->t->v.bytes[byte] < 0)
-            status =
-                tess_fail(TESS_E_DATA, "%s: byte %d has no token, so that some text would have none", r->path, byte);
-    return status;
+            return tess_fail(TESS_E_DATA, "%s: byte %d has no token, so that some text would have none", r->path, byte);
+    return TESS_OK;
 }
 
 static tess_status check_model(reading *r) {
@@ -256,10 +252,9 @@ static tess_status check_model(reading *r) {
 static tess_status read_model(reading *r) {
     if (!json_fields_object(&r->top, "model", &r->model))
         return bad(r, "it has no model");
-    tess_status status = check_model(r);
-    if (status == TESS_OK)
-        status = read_vocabulary(r);
-    return status == TESS_OK ? read_merges(r) : status;
+    TRY(check_model(r));
+    TRY(read_vocabulary(r));
+    return read_merges(r);
 }
 
 /* ---- before the words -------------------------------------------------------------------------------- */
@@ -349,12 +344,10 @@ static tess_status read_split(reading *r, const json_fields *f) {
 static tess_status read_byte_level(reading *r, const json_fields *f) {
     int by_regex = 1;
     json_fields_bool(f, "use_regex", &by_regex);
-    tess_status status =
-        is_true(f, "add_prefix_space") ? splitter_add(&r->t->words, SPLIT_PREFIX_SPACE, NULL) : TESS_OK;
-    if (status == TESS_OK && by_regex)
-        status = splitter_add(&r->t->words, SPLIT_ISOLATED, split_gpt2);
     r->has_bytes = 1;
-    return status;
+    if (is_true(f, "add_prefix_space"))
+        TRY(splitter_add(&r->t->words, SPLIT_PREFIX_SPACE, NULL));
+    return by_regex ? splitter_add(&r->t->words, SPLIT_ISOLATED, split_gpt2) : TESS_OK;
 }
 
 static tess_status read_metaspace(reading *r, const json_fields *f) {
@@ -441,16 +434,15 @@ static tess_status read_piece(reading *r, templating *t) {
 
 static tess_status read_single(reading *r, templating *t) {
     json_in s;
-    tess_status status = TESS_OK;
     if (!json_fields_at(&t->of_template, "single", &s) || !json_in_if(&s, '['))
         return bad(r, "a TemplateProcessing has no single");
-    while (status == TESS_OK && !json_in_if(&s, ']')) {
-        status =
-            next_object(&s, &t->element) ? read_piece(r, t) : bad(r, "a TemplateProcessing's single is not read here");
+    while (!json_in_if(&s, ']')) {
+        if (!next_object(&s, &t->element))
+            return bad(r, "a TemplateProcessing's single is not read here");
+        TRY(read_piece(r, t));
         json_in_if(&s, ',');
     }
-    return status == TESS_OK && t->to != &r->t->after ? bad(r, "a TemplateProcessing has no place for the text")
-                                                      : status;
+    return t->to == &r->t->after ? TESS_OK : bad(r, "a TemplateProcessing has no place for the text");
 }
 
 static tess_status read_template(reading *r, const json_fields *f) {
@@ -565,22 +557,17 @@ static tess_status read_part(reading *r, const char *key, element_fn fn) {
 }
 
 static tess_status read_parts(reading *r) {
-    tess_status status = read_part(r, "normalizer", read_normalizer);
-    if (status == TESS_OK)
-        status = read_part(r, "pre_tokenizer", read_words);
-    if (status == TESS_OK && r->t->puts_blank && !r->t->blanks)
-        status = refuse(r, "without a Replace the normalizer", "Prepend");
-    if (status == TESS_OK && !r->has_bytes && !r->t->blanks)
-        status = refuse(r, "a pre_tokenizer without", "ByteLevel");
-    if (status == TESS_OK)
-        status = read_model(r);
-    if (status == TESS_OK)
-        status = read_part(r, "post_processor", read_processor);
-    if (status == TESS_OK)
-        status = each_object(r, &r->top, "added_tokens", 0, read_added);
-    if (status == TESS_OK)
-        status = check_template(r);
-    return status == TESS_OK ? index_added(r) : status;
+    TRY(read_part(r, "normalizer", read_normalizer));
+    TRY(read_part(r, "pre_tokenizer", read_words));
+    if (r->t->puts_blank && !r->t->blanks)
+        return refuse(r, "without a Replace the normalizer", "Prepend");
+    if (!r->has_bytes && !r->t->blanks)
+        return refuse(r, "a pre_tokenizer without", "ByteLevel");
+    TRY(read_model(r));
+    TRY(read_part(r, "post_processor", read_processor));
+    TRY(each_object(r, &r->top, "added_tokens", 0, read_added));
+    TRY(check_template(r));
+    return index_added(r);
 }
 
 tess_status tokenizer_read(const char *path, tokenizer *t) {

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/support/say.h"
+
 static tess_status no_memory(void) {
     return tess_fail(TESS_E_NOMEM, "no memory for a tokenizer's vocabulary");
 }
@@ -29,9 +31,7 @@ static tess_status make_room(vocabulary *v, int32_t id, size_t bytes) {
 }
 
 tess_status vocabulary_add(vocabulary *v, int32_t id, const char *text, size_t bytes, int kind) {
-    tess_status status = make_room(v, id, bytes);
-    if (status != TESS_OK)
-        return status;
+    TRY(make_room(v, id, bytes));
     memcpy(v->pool + v->used, text, bytes);
     v->tokens[id].at = v->used;
     v->tokens[id].bytes = (uint32_t)bytes;
@@ -81,12 +81,12 @@ tess_status vocabulary_index(vocabulary *v, uint64_t n_merges, int byte_kind) {
     v->by_bytes_mask = tokens - 1, v->merges_mask = merges - 1;
     memset(v->by_bytes, 0xff, tokens * sizeof *v->by_bytes);
     memset(v->merges, 0xff, merges * sizeof *v->merges);
-    tess_status status = TESS_OK;
-    for (int32_t id = 0; id < v->n && status == TESS_OK; id++)
-        status = v->tokens[id].is_known ? index_token(v, id) : TESS_OK;
+    for (int32_t id = 0; id < v->n; id++)
+        if (v->tokens[id].is_known)
+            TRY(index_token(v, id));
     for (int byte = 0; byte < 256; byte++)
         v->bytes[byte] = vocabulary_find(v, (char[]){ (char)byte }, 1, byte_kind);
-    return status;
+    return TESS_OK;
 }
 
 int32_t vocabulary_find(const vocabulary *v, const char *text, size_t bytes, int kind) {

@@ -130,9 +130,9 @@ tess_status train_resume_adapt(train_settings *s, int32_t ranks) {
     tool_say(SAY_INFO, "accum is %" PRIu64 ": a step keeps its %" PRIu64 " microbatches on %d rank%s", accum, all,
              (int)ranks, ranks == 1 ? "" : "s");
     s->accum = (int64_t)accum;
-    tess_status status = set_number("accum", s->accum);
-    if (status != TESS_OK || sync_each == (int)s->sync_each)
-        return status;
+    TRY(set_number("accum", s->accum));
+    if (sync_each == (int)s->sync_each)
+        return TESS_OK;
     s->sync_each = sync_each;
     return tool_settings_set("sync", sync_each ? "each" : "end");
 }
@@ -165,11 +165,8 @@ tess_status train_save_open(train_run *r) {
     struct sigaction act = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
     if (!r->s.save)
         return TESS_OK;
-    tess_status status = train_agree(r, r->rank == 0 ? check_folder(r) : TESS_OK);
-    if (status == TESS_OK)
-        status = take_folder(r);
-    if (status != TESS_OK)
-        return status;
+    TRY(train_agree(r, r->rank == 0 ? check_folder(r) : TESS_OK));
+    TRY(take_folder(r));
     train_lives_begin();
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
@@ -210,10 +207,8 @@ tess_status train_save(train_run *r) {
                                   .common = identity.text,
                                   .common_bytes = strlen(identity.text),
                                   .score = train_best_score(r) };
-    tess_status status = finish_save(r); /* of the one before */
-    if (status != TESS_OK)
-        return status;
-    status = tess_checkpoint_save(r->t, &o);
+    TRY(finish_save(r)); /* of the one before */
+    tess_status status = tess_checkpoint_save(r->t, &o);
     r->saving = status == TESS_OK;
     return note_outcome(r, status);
 }

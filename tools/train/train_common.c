@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "tools/support/say.h"
+
 tess_status train_agree(train_run *r, tess_status mine) {
     int first = r->rank;
     if (r->joins) /* the others are past this */
@@ -23,16 +25,12 @@ tess_status train_evaluate(train_run *r, double *loss, double *accuracy) {
         r->ops->fill_eval(r, i * (uint64_t)r->ranks + (uint64_t)r->rank, r->batch);
         tess_run_options run = { .struct_size = sizeof run, .kind = TESS_PASS_EVAL, .batch = r->batch };
         run.result = r->result;
-        tess_status status = model_run(r->t, r->m, &run);
-        if (status != TESS_OK)
-            return status;
+        TRY(model_run(r->t, r->m, &run));
         sums[0] += r->result->loss;
         sums[1] += (double)r->result->correct;
         sums[2] += (double)r->result->count;
     }
-    tess_status status = tess_all_reduce(r->t, sums, 3, TESS_F64, TESS_SUM);
-    if (status != TESS_OK)
-        return status;
+    TRY(tess_all_reduce(r->t, sums, 3, TESS_F64, TESS_SUM));
     *loss = sums[0] / sums[2];
     *accuracy = sums[1] / sums[2];
     return TESS_OK;

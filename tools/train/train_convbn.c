@@ -5,6 +5,7 @@
 
 #include "tools/models/philox.h"
 #include "train.h"
+#include "tools/support/say.h"
 
 enum { STREAM = 0x434e4e /* of the images */ };
 
@@ -51,10 +52,9 @@ static void convbn_fill_eval(const train_run *r, uint64_t i, void *batch) {
 static tess_status convbn_finish(train_run *r) {
     double loss, ignored;
     r->task.eval_batches = (uint64_t)r->ranks;
-    tess_status status = train_evaluate(r, &loss, &ignored);
-    if (status == TESS_OK)
-        tool_progress_say(&r->progress, "loss with the running statistics: %.6f", loss);
-    return status;
+    TRY(train_evaluate(r, &loss, &ignored));
+    tool_progress_say(&r->progress, "loss with the running statistics: %.6f", loss);
+    return TESS_OK;
 }
 
 const train_task_ops train_convbn = { .open = convbn_open,

@@ -10,6 +10,7 @@
 
 #include <tessera/tessera.h>
 #include "train.h"
+#include "tools/support/say.h"
 
 struct train_feed {
     train_run *r;
@@ -46,8 +47,8 @@ static void *fill_other(void *arg) {
 static tess_status obtain(train_feed *f) {
     ops *o = f->m->o;
     uint64_t bytes = f->m->desc.input_bytes;
-    tess_status status = o->t->pinned_alloc(o, bytes, &f->batch[0]);
-    return status == TESS_OK ? o->t->pinned_alloc(o, bytes, &f->batch[1]) : status;
+    TRY(o->t->pinned_alloc(o, bytes, &f->batch[0]));
+    return o->t->pinned_alloc(o, bytes, &f->batch[1]);
 }
 
 tess_status train_feed_open(train_run *r) {
@@ -60,9 +61,7 @@ tess_status train_feed_open(train_run *r) {
     f->m = r->m;
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->changed, NULL);
-    tess_status status = obtain(f);
-    if (status != TESS_OK)
-        return status;
+    TRY(obtain(f));
     f->has_thread = pthread_create(&f->thread, NULL, fill_other, f) == 0;
     if (!f->has_thread)
         return tess_fail(TESS_E_SYSTEM, "no thread to read batches");

@@ -3,12 +3,11 @@
 #include <string.h>
 
 #include "train.h"
+#include "tools/support/say.h"
 
 static tess_status gpt_open(train_run *r) {
     int64_t context = r->m->options.context;
-    tess_status status = tool_text_load(r->s.data, context, &r->task.text);
-    if (status != TESS_OK)
-        return status;
+    TRY(tool_text_load(r->s.data, context, &r->task.text));
     uint64_t batch = (uint64_t)r->m->options.batch, windows = tool_text_valid_windows(&r->task.text, context);
     r->task.sampler = (tool_sampler){ .samples = 1,
                                       .batch = (int64_t)batch,

@@ -100,9 +100,8 @@ tess_status train_identity_agree(train_run *r) {
     train_identity_make(r);
     if (r->ranks == 1 || r->joins)
         return TESS_OK;
-    tess_status status = hear_first(r, first);
-    if (status != TESS_OK)
-        return status;
+    TRY(hear_first(r, first));
+    tess_status status = TESS_OK;
     if (differing(r->identity, first, "", mine, theirs))
         status = tess_fail(TESS_E_INVALID, "the ranks differ: rank 0 has %s, rank %d has %s", theirs, r->rank, mine);
     return train_agree(r, status);

@@ -5,6 +5,7 @@
 #include "tools/plan/plan.h"
 #include <tessera/inspect.h>
 #include "train.h"
+#include "tools/support/say.h"
 
 static void count(void *user, const tess_ledger_point *p) {
     (void)p;
@@ -36,14 +37,12 @@ int train_ledger_comes(const train_run *r) {
 tess_status train_ledger_begin(train_run *r) {
     if (!train_output_json(r) || r->steps_done != steps_before(r))
         return TESS_OK;
-    tess_status status = tess_ledger_plan(r->t, what(r), count, r);
-    if (status != TESS_OK)
-        return status;
+    TRY(tess_ledger_plan(r->t, what(r), count, r));
     r->ledger.points = calloc(r->ledger.room, sizeof *r->ledger.points); /* the step itself allocates nothing */
     if (!r->ledger.points)
         return tess_fail(TESS_E_NOMEM, "no memory for %zu ledger points", r->ledger.room);
-    status = tess_ledger_reset(r->t);
-    return status == TESS_OK ? tess_ledger_hook(r->t, take, r) : status;
+    TRY(tess_ledger_reset(r->t));
+    return tess_ledger_hook(r->t, take, r);
 }
 
 tess_status train_ledger_end(train_run *r) {

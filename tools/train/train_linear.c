@@ -6,6 +6,7 @@
 
 #include <tessera/tessera.h>
 #include "train.h"
+#include "tools/support/say.h"
 
 enum { SIDE = 3, WEIGHTS = SIDE * SIDE };
 
@@ -74,9 +75,7 @@ static tess_status compare(train_run *r, const float *output, const float *weigh
 static tess_status linear_finish(train_run *r) {
     float output[SIDE], weight[WEIGHTS] = { 0 };
     memcpy(output, ((linear_result *)r->result)->output, sizeof output); /* of the last step's first row */
-    tess_status status = tess_each_full(r->t, TESS_OF_PARAM, take_weight, weight);
-    if (status != TESS_OK)
-        return status;
+    TRY(tess_each_full(r->t, TESS_OF_PARAM, take_weight, weight));
     say_numbers(r, "output", output, SIDE);
     say_numbers(r, "weight", weight, WEIGHTS);
     return train_agree(r, compare(r, output, weight));

@@ -51,8 +51,8 @@ static tess_status check_bytes(const train_run *r, const char *data, int64_t voc
 static tess_status open_bytes(train_run *r, int64_t vocabulary) {
     int is_new = !r->s.folder && !r->s.resume && vocabulary > 256;
     r->task.source = "no --data: training on the bytes of tessera's own documentation";
-    tess_status status = check_bytes(r, "the documentation, for want of --data,", is_new ? 256 : vocabulary);
-    return status == TESS_OK ? tool_text_load(NULL, r->m->options.context, &r->task.text) : status;
+    TRY(check_bytes(r, "the documentation, for want of --data,", is_new ? 256 : vocabulary));
+    return tool_text_load(NULL, r->m->options.context, &r->task.text);
 }
 
 static tess_status open_tokens(train_run *r, int64_t vocabulary) {
@@ -107,10 +107,10 @@ static tess_status open_data(train_run *r) {
     if (!r->s.data)
         return open_bytes(r, vocabulary);
     TRY(check_pack(r));
-    tess_status status = tool_tokens_are_text_at(r->s.data) ? open_text(r, vocabulary) : open_tokens(r, vocabulary);
-    if (status == TESS_OK && r->s.sample && !tool_tokens_are_text(r->task.tokens))
+    TRY(tool_tokens_are_text_at(r->s.data) ? open_text(r, vocabulary) : open_tokens(r, vocabulary));
+    if (r->s.sample && !tool_tokens_are_text(r->task.tokens))
         open_tokenizer(r); /* of another kind: the sample is numbers */
-    return status == TESS_OK ? tool_tokens_check(r->task.tokens, vocabulary, r->rank, r->ranks) : status;
+    return tool_tokens_check(r->task.tokens, vocabulary, r->rank, r->ranks);
 }
 
 static uint64_t windows_of(const train_run *r, int valid) {
@@ -133,9 +133,7 @@ static void read_window(const train_run *r, int valid, uint64_t window, int32_t 
 }
 
 static tess_status lm_open(train_run *r) {
-    tess_status status = open_data(r);
-    if (status != TESS_OK)
-        return status;
+    TRY(open_data(r));
     uint64_t batch = (uint64_t)r->m->options.batch, held_out = windows_of(r, 1);
     held_out = held_out < EVAL_WINDOWS ? held_out : EVAL_WINDOWS;
     r->task.sampler = (tool_sampler){ .samples = windows_of(r, 0),

@@ -10,6 +10,7 @@
 #include "tools/plan/lora_settings.h"
 #include "tools/support/peft_folder.h"
 #include "tools/support/safetensors.h"
+#include "tools/support/say.h"
 
 /* ---- starting values --------------------------------------------------------------------------------- */
 typedef struct {
@@ -43,20 +44,18 @@ static tess_status open_adapters(const train_run *r, start *s) {
     uint64_t n = 0, adapters = 0;
     if (!lora_settings_folder(&r->s, dir))
         return TESS_OK;
-    tess_status status = peft_weights_path(dir, s->path);
-    if (status == TESS_OK)
-        status = tool_safetensors_open(s->path, &s->file);
-    for (int32_t i = 0; status == TESS_OK && i < s->m->desc.n_params; i++)
+    TRY(peft_weights_path(dir, s->path));
+    TRY(tool_safetensors_open(s->path, &s->file));
+    for (int32_t i = 0; i < s->m->desc.n_params; i++)
         if (s->m->desc.params[i].is_adapter) {
-            status = check_tensor(s, &s->m->desc.params[i]);
+            TRY(check_tensor(s, &s->m->desc.params[i]));
             adapters++;
         }
-    if (status == TESS_OK)
-        tool_safetensors_list(s->file, &n);
-    if (status == TESS_OK && n != adapters)
-        status = tess_fail(TESS_E_DATA, "%s: it has %" PRIu64 " tensors, the adapters of %s are %" PRIu64, s->path, n,
-                           s->m->t->name, adapters);
-    return status;
+    tool_safetensors_list(s->file, &n);
+    if (n != adapters)
+        return tess_fail(TESS_E_DATA, "%s: it has %" PRIu64 " tensors, the adapters of %s are %" PRIu64, s->path, n,
+                         s->m->t->name, adapters);
+    return TESS_OK;
 }
 
 static tess_status fill_start(void *user, const tess_range *r, void *data) {
@@ -107,15 +106,12 @@ static tess_status open_export(const train_run *r, export *x) {
     peft_config c = config_of(r->m);
     char path[PATH_MAX];
     int turned = strcmp(r->s.model, "gpt2") == 0;
-    tess_status status = peft_config_write(r->s.export_to, &c, r->s.folder, turned);
-    if (status == TESS_OK)
-        status = peft_weights_path(r->s.export_to, path);
-    if (status != TESS_OK)
-        return status;
+    TRY(peft_config_write(r->s.export_to, &c, r->s.folder, turned));
+    TRY(peft_weights_path(r->s.export_to, path));
     tool_tensor *list = calloc((size_t)r->m->desc.n_params, sizeof *list);
     if (!list)
         return tess_fail(TESS_E_NOMEM, "no memory to export adapters");
-    status = tool_safetensors_create(path, list, list_adapters(r->m, list), &x->file);
+    tess_status status = tool_safetensors_create(path, list, list_adapters(r->m, list), &x->file);
     free(list);
     return status;
 }

@@ -4,6 +4,7 @@
 
 #include "tools/train/data/digits.h"
 #include "train.h"
+#include "tools/support/say.h"
 
 #define TEST_INDEX (UINT64_C(1) << 40) /* drawn test digits are numbered from here: none is trained on */
 
@@ -14,18 +15,15 @@ static tess_status load(train_run *r) {
         r->task.source = "no --data: training on digits that tessera draws itself";
         return TESS_OK;
     }
-    tess_status status = tool_idx_load(r->s.data, "train", &r->task.train_set);
-    if (status == TESS_OK)
-        status = tool_idx_load(r->s.data, "t10k", &r->task.test_set);
+    TRY(tool_idx_load(r->s.data, "train", &r->task.train_set));
+    TRY(tool_idx_load(r->s.data, "t10k", &r->task.test_set));
     r->task.n_train = r->task.train_set.count;
     r->task.n_test = r->task.test_set.count;
-    return status;
+    return TESS_OK;
 }
 
 static tess_status mnist_open(train_run *r) {
-    tess_status status = load(r);
-    if (status != TESS_OK)
-        return status;
+    TRY(load(r));
     uint64_t batch = (uint64_t)r->m->options.batch;
     r->task.sampler = (tool_sampler){ .samples = r->task.n_train,
                                       .seed = r->s.seed,

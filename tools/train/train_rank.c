@@ -18,11 +18,8 @@
 static tess_status evaluate(train_run *r) {
     if (r->task.eval_batches == 0)
         return TESS_OK;
-    tess_status status = train_evaluate(r, &r->eval_loss, &r->accuracy);
-    if (status == TESS_OK)
-        train_output_eval(r, r->eval_loss, r->accuracy);
-    if (status != TESS_OK)
-        return status;
+    TRY(train_evaluate(r, &r->eval_loss, &r->accuracy));
+    train_output_eval(r, r->eval_loss, r->accuracy);
     train_watch_eval(r, r->eval_loss, r->accuracy);
     train_best_note(r);
     return TESS_OK;
@@ -47,34 +44,31 @@ static int saves(const train_run *r, uint64_t done) {
 }
 
 static tess_status train_loop(train_run *r) {
-    tess_status status = TESS_OK;
     if (r->steps_done >= r->task.steps || train_best_stops(r))
-        status = evaluate(r);
-    while (status == TESS_OK && r->steps_done < r->task.steps && !r->interrupted && !train_best_stops(r)) {
-        status = train_ledger_begin(r);
-        if (status == TESS_OK)
-            status = train_step(r);
+        TRY(evaluate(r));
+    while (r->steps_done < r->task.steps && !r->interrupted && !train_best_stops(r)) {
+        TRY(train_ledger_begin(r));
+        TRY(train_step(r));
         uint64_t done = r->steps_done;
-        if (status == TESS_OK && (done == r->task.steps || r->interrupted || is_kept(r, done)))
-            status = train_step_settle(r);
-        if (status == TESS_OK)
-            status = train_ledger_end(r);
-        if (status == TESS_OK && evaluates(r, done))
-            status = evaluate(r);
-        if (status == TESS_OK && saves(r, done))
-            status = train_save(r);
+        if (done == r->task.steps || r->interrupted || is_kept(r, done))
+            TRY(train_step_settle(r));
+        TRY(train_ledger_end(r));
+        if (evaluates(r, done))
+            TRY(evaluate(r));
+        if (saves(r, done))
+            TRY(train_save(r));
     }
-    if (status == TESS_OK && train_best_stops(r))
+    if (train_best_stops(r))
         train_output_patience(r);
-    return status == TESS_OK ? train_save_finish(r) : status;
+    return train_save_finish(r);
 }
 
 /* ---- setting up -------------------------------------------------------------------------------- */
 /* config.json, as an export or a checkpoint will have it. */
 static tess_status make_model(train_run *r) {
-    tess_status status = model_run_make(&r->s, 0, &r->model_options, &r->m);
-    if (status != TESS_OK || !hf_knows(r->s.model))
-        return status;
+    TRY(model_run_make(&r->s, 0, &r->model_options, &r->m));
+    if (!hf_knows(r->s.model))
+        return TESS_OK;
     return hf_config_make(r->m, r->s.folder ? r->s.folder : r->s.config, &r->hf_config);
 }
 
@@ -126,14 +120,12 @@ static tess_status shard_from_folder(train_run *r, const char *dir) {
 
 static tess_status shard(train_run *r) {
     void *resume = NULL;
-    tess_status status = model_declare(r->t, r->m);
-    if (status != TESS_OK)
-        return status;
+    TRY(model_declare(r->t, r->m));
     if (r->joins) /* its shard comes from another rank */
         return tess_shard(r->t, NULL, NULL);
     if (train_resumes_checkpoint(&r->s)) {
-        status = tess_shard(r->t, NULL, NULL);
-        return status == TESS_OK ? train_resume_load(r) : status;
+        TRY(tess_shard(r->t, NULL, NULL));
+        return train_resume_load(r);
     }
     if (r->s.lora && r->s.resume)
         return tess_fail(TESS_E_DATA, "%s: no checkpoint; a folder of adapters is given with --lora DIR", r->s.resume);
@@ -143,7 +135,7 @@ static tess_status shard(train_run *r) {
         return shard_from_folder(r, r->s.resume ? r->s.resume : r->s.folder);
     if (!r->s.resume)
         return tess_shard(r->t, model_fill, r->m);
-    status = train_agree(r, train_resume_open(r, r->s.resume, &resume));
+    tess_status status = train_agree(r, train_resume_open(r, r->s.resume, &resume));
     if (status == TESS_OK)
         status = tess_shard(r->t, train_resume_fill, resume);
     train_resume_close(resume);
@@ -160,18 +152,16 @@ static tess_status open_task(train_run *r) {
 
 /* From wherever the run is to its end. */
 static tess_status train_to_end(train_run *r) {
-    tess_status status = train_loop(r);
-    if (status != TESS_OK || r->interrupted)
-        return status;
+    TRY(train_loop(r));
+    if (r->interrupted)
+        return TESS_OK;
     if (r->ops->finish)
-        status = r->ops->finish(r);
-    if (status == TESS_OK && r->s.export_to)
-        status = r->s.lora && !r->s.merge ? train_lora_export(r) : train_export(r);
-    if (status == TESS_OK)
-        status = train_digest(r);
-    if (status == TESS_OK)
-        status = train_spans_finish(r);
-    return status == TESS_OK ? train_ranks(r) : status;
+        TRY(r->ops->finish(r));
+    if (r->s.export_to)
+        TRY(r->s.lora && !r->s.merge ? train_lora_export(r) : train_export(r));
+    TRY(train_digest(r));
+    TRY(train_spans_finish(r));
+    return train_ranks(r);
 }
 
 /* Up to the first step. Ranks agree on what may fail on one of them alone. */

@@ -48,9 +48,9 @@ static tess_status take_place(train_run *r) {
 tess_status train_recover(train_run *r) {
     tess_recovery got = { .struct_size = sizeof got };
     forget_step(r);
-    tess_status status = tess_recover(r->t, &got);
-    if (status != TESS_OK || !got.recovered)
-        return status;
+    TRY(tess_recover(r->t, &got));
+    if (!got.recovered)
+        return TESS_OK;
     if (r->joins)
         r->first_step = got.step;
     if (tess_ranks(r->t) != r->ranks)

@@ -9,6 +9,7 @@
 
 #include "tools/train/data/random.h"
 #include "train.h"
+#include "tools/support/say.h"
 
 typedef struct {
     train_run *r;
@@ -39,12 +40,11 @@ static tess_status pass(writer *w, const model_batch *head) {
 
 /* Logits after the window into r->result. */
 static tess_status look(writer *w) {
-    tess_status status = TESS_OK;
-    for (; w->done < w->n && status == TESS_OK; w->done++) {
+    for (; w->done < w->n; w->done++) {
         put_token(w, w->window[w->done]);
-        status = pass(w, &(model_batch){ .position = (uint32_t)w->done + 1 });
+        TRY(pass(w, &(model_batch){ .position = (uint32_t)w->done + 1 }));
     }
-    return status;
+    return TESS_OK;
 }
 
 /* Positions are part of what a model has learned: in a full window the later half begins anew. */
@@ -92,17 +92,14 @@ int32_t train_sample_draw(const float *logits, int64_t n, double temperature, fl
 }
 
 static tess_status write_tokens(writer *w) {
-    tess_status status = TESS_OK;
-    for (uint64_t i = 0; i < w->out.n && status == TESS_OK; i++) {
-        status = look(w);
-        if (status != TESS_OK)
-            return status;
+    for (uint64_t i = 0; i < w->out.n; i++) {
+        TRY(look(w));
         const float *logits = lm_logits(w->r->result);
         w->out.tokens[i] = train_sample_draw(logits, w->vocabulary, w->r->s.temperature, threshold(w, logits),
                                              tool_uniform(w->r->s.seed, i, 0x47454eu, 0));
         append(w, w->out.tokens[i]);
     }
-    return status;
+    return TESS_OK;
 }
 
 /* ---- the prompt -------------------------------------------------------------------------------------- */

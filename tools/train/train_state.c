@@ -13,6 +13,7 @@
 #include "tools/support/safetensors.h"
 #include <tessera/tessera.h>
 #include "train_lora.h"
+#include "tools/support/say.h"
 
 static tess_status file_in(const char *dir, char path[PATH_MAX]) {
     if ((size_t)snprintf(path, PATH_MAX, "%s/model.safetensors", dir) >= PATH_MAX)
@@ -94,8 +95,8 @@ static tess_status save_piece(void *state, const tess_range *range, void *data) 
     const float *merged = NULL;
     uint64_t elems = 0;
     if (s->folder && s->merge) {
-        tess_status status = train_lora_merge_range(s->merge, range, data, &merged, &elems);
-        return status == TESS_OK ? hf_export_write(s->folder, merged, elems * sizeof(float)) : status;
+        TRY(train_lora_merge_range(s->merge, range, data, &merged, &elems));
+        return hf_export_write(s->folder, merged, elems * sizeof(float));
     }
     return s->folder ? hf_export_write(s->folder, data, range->elems * sizeof(float)) : TESS_OK;
 }

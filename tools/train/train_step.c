@@ -60,8 +60,8 @@ static tess_status show_step(train_run *r, const train_step_record *of) {
     r->loss = of->shared[0];
     train_watch_step(r, of);
     train_output_step(r, of);
-    tess_status status = train_spans_step(r, of);
-    return status == TESS_OK ? judge_loss(r, of) : status;
+    TRY(train_spans_step(r, of));
+    return judge_loss(r, of);
 }
 
 /* ---- late -------------------------------------------------------------------------------------- */
@@ -89,15 +89,12 @@ void train_step_forget(train_run *r) {
 }
 
 tess_status train_step_settle(train_run *r) {
-    tess_status status = TESS_OK;
-    while (status == TESS_OK && (r->late.running.started || r->late.sharing.started)) {
-        status = tess_run_wait(r->t);
-        if (status == TESS_OK)
-            status = take_late(r);
-        if (status == TESS_OK)
-            status = show_known(r);
+    while (r->late.running.started || r->late.sharing.started) {
+        TRY(tess_run_wait(r->t));
+        TRY(take_late(r));
+        TRY(show_known(r));
     }
-    return status;
+    return TESS_OK;
 }
 
 /* ---- the step ---------------------------------------------------------------------------------- */
@@ -127,10 +124,9 @@ static tess_status run_microbatches(train_run *r, train_step_record *of) {
 }
 
 static tess_status end_now(train_run *r, train_step_record *of) {
-    tess_status status = tess_all_reduce(r->t, to_share(r, of), 2, TESS_F64, TESS_AVG);
-    if (status == TESS_OK)
-        note_end(r, of);
-    return status;
+    TRY(tess_all_reduce(r->t, to_share(r, of), 2, TESS_F64, TESS_AVG));
+    note_end(r, of);
+    return TESS_OK;
 }
 
 tess_status train_step(train_run *r) {

@@ -90,10 +90,9 @@ static void list_values(tuning *s, uint64_t elems) {
 
 /* ---- one candidate ----------------------------------------------------------------------------- */
 static tess_status set_options(const char value[TUNE_KNOBS][TUNE_VALUE]) {
-    tess_status status = TESS_OK;
-    for (int k = 0; k < TUNE_KNOBS && status == TESS_OK; k++)
-        status = tool_settings_set(tune_keys[k], value[k]);
-    return status;
+    for (int k = 0; k < TUNE_KNOBS; k++)
+        TRY(tool_settings_set(tune_keys[k], value[k]));
+    return TESS_OK;
 }
 
 static tess_status keep(tuning *s, const tune_candidate *c) {
@@ -114,11 +113,8 @@ static tess_status keep(tuning *s, const tune_candidate *c) {
 static tess_status read_plan(tuning *s, const plan_source *source, tune_candidate *c) {
     tess_stats stats = { .struct_size = sizeof stats };
     simulated_step line;
-    tess_status status = tess_stats_get(source->t, &stats);
-    if (status == TESS_OK)
-        status = plan_time(source, s->machine, &line);
-    if (status != TESS_OK)
-        return status;
+    TRY(tess_stats_get(source->t, &stats));
+    TRY(plan_time(source, s->machine, &line));
     memcpy(c->peak_bytes, stats.planned_peak_bytes, sizeof c->peak_bytes);
     c->seconds = line.seconds;
     s->out->is_model = source->is_model;
@@ -149,17 +145,16 @@ static tess_status try(tuning *s, const char value[TUNE_KNOBS][TUNE_VALUE]) {
 /* ---- the whole --------------------------------------------------------------------------------- */
 static tess_status try_all(tuning *s) {
     int32_t at[TUNE_KNOBS] = { 0 };
-    tess_status status = TESS_OK;
-    for (int knob = 0; status == TESS_OK && knob >= 0;) {
+    for (int knob = 0; knob >= 0;) {
         char value[TUNE_KNOBS][TUNE_VALUE];
         for (int k = 0; k < TUNE_KNOBS; k++)
             memcpy(value[k], s->values[k][at[k]], sizeof value[k]);
-        status = try(s, (const char(*)[TUNE_VALUE])value);
+        TRY(try(s, (const char(*)[TUNE_VALUE])value));
         knob = TUNE_KNOBS - 1;
         while (knob >= 0 && ++at[knob] == s->n_values[knob])
             at[knob--] = 0;
     }
-    return status;
+    return TESS_OK;
 }
 
 /* Whole picoseconds: sums of the same times in another order differ by rounding alone. */

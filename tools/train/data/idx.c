@@ -12,6 +12,7 @@
 #endif
 
 #include <tessera/tessera.h>
+#include "tools/support/say.h"
 
 enum { MAGIC_IMAGES = 0x00000803, MAGIC_LABELS = 0x00000801, DEFLATE_LIMIT = 1032 };
 
@@ -107,46 +108,43 @@ static tess_status reader_some(reader *r, void *into, uint64_t bytes, uint64_t *
 
 static tess_status reader_exactly(reader *r, void *into, uint64_t bytes, const char *what) {
     uint64_t start = r->offset, got;
-    tess_status status = reader_some(r, into, bytes, &got);
-    if (status == TESS_OK && got != bytes)
+    TRY(reader_some(r, into, bytes, &got));
+    if (got != bytes)
         return tess_fail(TESS_E_DATA, "%s: offset %llu: the file ends here, expected %llu bytes of %s from offset %llu",
                          r->path, (unsigned long long)(start + got), (unsigned long long)bytes, what,
                          (unsigned long long)start);
-    return status;
+    return TESS_OK;
 }
 
 static tess_status reader_end(reader *r) {
     char more;
     uint64_t got;
-    tess_status status = reader_some(r, &more, 1, &got);
-    if (status == TESS_OK && got != 0)
+    TRY(reader_some(r, &more, 1, &got));
+    if (got != 0)
         return data_error(r, r->offset - 1, "more data, expected the end of the file");
-    return status;
+    return TESS_OK;
 }
 
 static tess_status reader_word(reader *r, const char *what, uint32_t *out) {
     unsigned char b[4];
-    tess_status status = reader_exactly(r, b, 4, what);
-    if (status == TESS_OK)
-        *out = (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
-    return status;
+    TRY(reader_exactly(r, b, 4, what));
+    *out = (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
+    return TESS_OK;
 }
 
 static tess_status reader_expect(reader *r, const char *what, uint32_t expected) {
     uint32_t found;
-    tess_status status = reader_word(r, what, &found);
-    if (status == TESS_OK && found != expected)
+    TRY(reader_word(r, what, &found));
+    if (found != expected)
         return tess_fail(TESS_E_DATA, "%s: offset %llu: %s is %u (0x%08x), expected %u (0x%08x)", r->path,
                          (unsigned long long)(r->offset - 4), what, found, found, expected, expected);
-    return status;
+    return TESS_OK;
 }
 
 /* The header's number of items, checked against what the file can hold before anything of that size is allocated. */
 static tess_status read_count(reader *r, uint64_t header_bytes, uint64_t item_bytes, uint64_t *out) {
     uint32_t count;
-    tess_status status = reader_word(r, "the number of items", &count);
-    if (status != TESS_OK)
-        return status;
+    TRY(reader_word(r, "the number of items", &count));
     if (count == 0)
         return data_error(r, 4, "0 items, expected at least 1");
     if (header_bytes + count * item_bytes > r->most_bytes)
@@ -172,19 +170,18 @@ static tess_status read_items(reader *r, uint64_t count, uint64_t item_bytes, co
     return status;
 }
 
+static tess_status read_images(reader *r, const char *dir, const char *prefix, uint64_t *count, unsigned char **out) {
+    TRY(reader_open(r, dir, prefix, "images-idx3"));
+    TRY(reader_expect(r, "the magic number of images", MAGIC_IMAGES));
+    TRY(read_count(r, 16, TOOL_IDX_PIXELS, count));
+    TRY(reader_expect(r, "the number of rows", TOOL_IDX_SIDE));
+    TRY(reader_expect(r, "the number of columns", TOOL_IDX_SIDE));
+    return read_items(r, *count, TOOL_IDX_PIXELS, "pixels", out);
+}
+
 static tess_status load_images(const char *dir, const char *prefix, uint64_t *count, unsigned char **out) {
     reader r = { .offset = 0 };
-    tess_status status = reader_open(&r, dir, prefix, "images-idx3");
-    if (status == TESS_OK)
-        status = reader_expect(&r, "the magic number of images", MAGIC_IMAGES);
-    if (status == TESS_OK)
-        status = read_count(&r, 16, TOOL_IDX_PIXELS, count);
-    if (status == TESS_OK)
-        status = reader_expect(&r, "the number of rows", TOOL_IDX_SIDE);
-    if (status == TESS_OK)
-        status = reader_expect(&r, "the number of columns", TOOL_IDX_SIDE);
-    if (status == TESS_OK)
-        status = read_items(&r, *count, TOOL_IDX_PIXELS, "pixels", out);
+    tess_status status = read_images(&r, dir, prefix, count, out);
     reader_close(&r);
     return status;
 }
@@ -197,27 +194,23 @@ static tess_status check_labels(const reader *r, const unsigned char *labels, ui
     return TESS_OK;
 }
 
+/* The caller frees *out, also when a label is wrong. */
+static tess_status read_labels(reader *r, const char *dir, const char *prefix, uint64_t images, unsigned char **out) {
+    uint64_t count = 0;
+    TRY(reader_open(r, dir, prefix, "labels-idx1"));
+    TRY(reader_expect(r, "the magic number of labels", MAGIC_LABELS));
+    TRY(read_count(r, 8, 1, &count));
+    if (count != images)
+        return tess_fail(TESS_E_DATA, "%s: offset 4: %llu labels, expected %llu, one for each image", r->path,
+                         (unsigned long long)count, (unsigned long long)images);
+    TRY(read_items(r, count, 1, "labels", out));
+    return check_labels(r, *out, count);
+}
+
 static tess_status load_labels(const char *dir, const char *prefix, uint64_t images, unsigned char **out) {
     reader r = { .offset = 0 };
-    uint64_t count = 0;
-    unsigned char *labels = NULL;
-    tess_status status = reader_open(&r, dir, prefix, "labels-idx1");
-    if (status == TESS_OK)
-        status = reader_expect(&r, "the magic number of labels", MAGIC_LABELS);
-    if (status == TESS_OK)
-        status = read_count(&r, 8, 1, &count);
-    if (status == TESS_OK && count != images)
-        status = tess_fail(TESS_E_DATA, "%s: offset 4: %llu labels, expected %llu, one for each image", r.path,
-                           (unsigned long long)count, (unsigned long long)images);
-    if (status == TESS_OK)
-        status = read_items(&r, count, 1, "labels", &labels);
-    if (status == TESS_OK)
-        status = check_labels(&r, labels, count);
+    tess_status status = read_labels(&r, dir, prefix, images, out);
     reader_close(&r);
-    if (status != TESS_OK)
-        free(labels);
-    else
-        *out = labels;
     return status;
 }
 

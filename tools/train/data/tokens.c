@@ -144,12 +144,12 @@ static tess_status read_kind(tool_tokens *t, file *f) {
         return t->o.words ? encode_text(t, f) : TESS_OK;
     if (has_header(f, words))
         return read_header(f, words);
-    tess_status status = cut_bare(f, t->bits ? t->bits : 16);
-    if (status == TESS_OK && !t->bits && may_be_wide(f, t->o.vocabulary))
+    TRY(cut_bare(f, t->bits ? t->bits : 16));
+    if (!t->bits && may_be_wide(f, t->o.vocabulary))
         return tess_fail(TESS_E_DATA,
                          "%s: its bytes are tokens as numbers of 16 and of 32 bits: --token-bits must say which",
                          f->path);
-    return status;
+    return TESS_OK;
 }
 
 static tess_status map_file(tool_tokens *t, file *f) {
@@ -347,14 +347,13 @@ static tess_status check_file(const file *f, uint64_t first, uint64_t end, int64
 }
 
 tess_status tool_tokens_check(const tool_tokens *t, int64_t vocabulary, int32_t rank, int32_t ranks) {
-    tess_status status = TESS_OK;
-    for (int32_t i = 0; status == TESS_OK && i < t->n_files; i++) {
+    for (int32_t i = 0; i < t->n_files; i++) {
         const file *f = &t->files[i];
         if (vocabulary < (int64_t)1 << (8 * f->width))
-            status = check_file(f, f->n / (uint64_t)ranks * (uint64_t)rank,
-                                rank == ranks - 1 ? f->n : f->n / (uint64_t)ranks * (uint64_t)(rank + 1), vocabulary);
+            TRY(check_file(f, f->n / (uint64_t)ranks * (uint64_t)rank,
+                           rank == ranks - 1 ? f->n : f->n / (uint64_t)ranks * (uint64_t)(rank + 1), vocabulary));
     }
-    return status;
+    return TESS_OK;
 }
 
 int tool_tokens_are_text(const tool_tokens *t) {
