@@ -25,7 +25,7 @@ struct hf_weights {
     int32_t n_files;
     tool_safetensors **files;
     char (*names)[NAME_MAX + 1];
-    place *places; /* by parameter */
+    place *places; /* index: parameter */
 };
 
 /* ---- files ------------------------------------------------------------------------------------------- */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The network of PyTorch's FSDP memory test on images of noise: what it costs is the point, not what it learns. */
+/* Trains the network of PyTorch's FSDP memory test on images of noise, because its cost matters and not what it learns.
+ */
 #include <math.h>
 #include <string.h>
 
 #include "tools/models/philox.h"
 #include "train.h"
 
-enum { STREAM = 0x434e4e /* of the images */ };
+enum { STREAM = 0x434e4e /* random stream of the images */ };
 
 static tess_status convbn_open(train_run *r) {
     r->task.sampler = (tool_sampler){ .samples = 1,
