@@ -65,7 +65,7 @@ void Communicator::connect() {
 
 void Communicator::finalize() {
     operations_.meet(KIT_OP_FINALIZE, 0, seq_++);
-    leaving_ = true; // from here a peer may close
+    leaving_ = true; // a peer may close its connection from here on, so that is no failure
     if (!mesh_)
         return;
     mesh_->send_byes();
@@ -89,7 +89,7 @@ const tess_collective *Communicator::next() {
 // Connections first, so that Gloo's thread stops, then its buffers: no caller's memory is touched from then on.
 void Communicator::drain(tess_status cause) {
     wake();
-    // After a mismatch no data has been asked for, and the others must still be able to read the announcement.
+    // After a mismatch the pairs stay open: this rank has requested no data, and its peers must still read its header.
     if (mesh_ && cause != TESS_E_MISMATCH)
         mesh_->close_pairs();
     if (mesh_)

@@ -7,7 +7,7 @@
 #include <memory>
 #include <thread>
 
-struct tess_comm { // what the ABI hands around; a Communicator is one
+struct tess_comm { // the handle that the plugin interface passes; Communicator derives from it
     kit_requests requests;
 };
 
@@ -24,7 +24,7 @@ class Communicator : public tess_comm {
     int size() const { return size_; }
     const std::string &prefix() const { return prefix_; }
     const std::shared_ptr<Settings> &settings() const { return settings_; }
-    static const kit_requests_ops ops; // of `requests`
+    static const kit_requests_ops ops; // the callbacks that `requests` runs
 
   private:
     static Communicator *self(tess_comm *comm) { return static_cast<Communicator *>(comm); }
@@ -44,8 +44,9 @@ class Communicator : public tess_comm {
     std::atomic<bool> leaving_{ false };
     std::unique_ptr<Mesh> mesh_; // null with one rank
     Operations operations_;
-    uint64_t seq_ = 0;                                        // of the worker: exchanges so far
-    const tess_collective *call_ = nullptr, *last_ = nullptr; // of the worker: running, and the last of its request
+    uint64_t seq_ = 0; // worker only: header exchanges so far
+    const tess_collective *call_ = nullptr,
+                          *last_ = nullptr; // worker only: running call, request's last
     std::thread watcher_;
 };
 

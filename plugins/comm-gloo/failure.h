@@ -29,7 +29,7 @@ inline Failure failure_of(const std::exception &e) {
     return Failure(is_own_failure(e) ? TESS_E_SYSTEM : TESS_E_INTERNAL, -1, "gloo: %.200s", e.what());
 }
 
-// Runs `body`; what it throws becomes a status and a tess_error. Nothing throws past it.
+// Runs `body` and turns every exception into a status and a tess_error, because no exception may cross the C interface.
 template <class Body>
 tess_status guarded(tess_error *error, Body body) {
     try {

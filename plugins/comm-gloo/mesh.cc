@@ -319,7 +319,7 @@ void Mesh::close_pairs() {
             sockets_.emplace_back(pair_of(*context_, peer).share());
             pair->close();
         }
-    } catch (const std::exception &) { // what stays open is closed with the pair's end
+    } catch (const std::exception &) { // the pair's destructor closes the connections that remain open
     }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 // One communicator's connections: a pair to every other rank, and slots of messages over them.
 //
-// All sending and receiving is done by the communicator's worker thread; wake() and the watcher are the exceptions
-// and say so. Errors are thrown as Failure.
+// All sending and receiving is done by the communicator's worker thread; only wake(), the watcher and the functions
+// marked "any thread" differ. Errors are thrown as Failure.
 #pragma once
 #include "collective.h"
 #include "settings.h"
@@ -16,7 +16,7 @@
 
 namespace tess_gloo {
 
-using Header = kit_announcement; // all ranks must say the same before any data moves
+using Header = kit_announcement; // all ranks must announce the same call before any data moves
 // Small contributions travel behind the header, which saves the second message.
 constexpr size_t kEagerBytes = 4096;
 struct Message {
@@ -44,14 +44,14 @@ class Mesh {
     void post_recv(Slot, int peer, void *to, size_t bytes);
     void post_send(Slot, int peer, const void *from, size_t bytes);
     void wait_recv(Slot, int peer); // one message
-    void wait_sends(Slot);          // every send posted on the slot so far
+    void wait_sends(Slot);          // waits for every send posted on the slot so far
 
     // The header exchange: fill outgoing(p) for every peer, send with sizes, then await each; release before the next.
     Message &outgoing(int peer) { return sent_headers_[peer]; }
     const Message &incoming(int peer) const { return got_headers_[2 * peer + turn_]; }
     void send_header(int peer, size_t payload_bytes);
     void await_header(int peer) { wait_recv(kHeaderSlot, peer); }
-    bool header_came(int peer); // of a peer that is gone: whether it came before the end
+    bool header_came(int peer); // true if the header of a peer that has left arrived before its connection ended
     void release_headers();
 
     // Goodbye: sent to all as the last message; after await_byes every connection may close in any order.
@@ -61,10 +61,10 @@ class Mesh {
     // The watcher thread: returns when a connection has broken or wake() was called.
     void watch();
     int dead_peer(); // any thread: a rank whose connection has broken, -1 none
-    // Any thread: why the connections have ended. `peer` -1: to be found out.
+    // Any thread: says why the connections have ended. If `peer` is -1, it finds the peer itself.
     struct Failure why(int peer, const char *what);
 
-    // After these no memory of the caller is touched any more.
+    // When one of these has returned, Gloo no longer touches memory of the caller.
     void drop_data();
     void close_pairs();
     // The sockets stay open until now, so that a rank that has lost one is not taken for lost by the others.
@@ -102,8 +102,8 @@ class Mesh {
     // for each peer to find out whose it was.
     std::unique_ptr<Buffer> watch_;
     std::vector<std::unique_ptr<Buffer>> probe_;
-    std::vector<Socket> sockets_; // of pairs that have been closed
-    std::vector<uint64_t> words_; // goodbyes in, goodbye out, and a place for what never comes
+    std::vector<Socket> sockets_; // duplicates that keep the connections of closed pairs open
+    std::vector<uint64_t> words_; // goodbyes received and sent; a target of unanswered receives
 };
 
 } // namespace tess_gloo

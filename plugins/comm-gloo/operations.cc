@@ -52,7 +52,7 @@ void Operations::compare(int peer) {
         throw Failure(error);
 }
 
-// Every rank tells every other what it is about to do …
+// Every rank sends every other rank the header of the collective that it is about to run …
 void Operations::announce(const tess_collective *eager) {
     mesh_->wait_sends(kHeaderSlot);
     for (int i = 0; i < size_ - 1; i++) {
@@ -62,13 +62,14 @@ void Operations::announce(const tess_collective *eager) {
     }
 }
 
-// … and goes on when all have said the same. So a mismatch is found by every rank, before any data is used.
+// … and continues when all headers agree. So every rank detects a mismatch before it uses any data.
 void Operations::agree() {
     try {
         for (int i = 0; i < size_ - 1; i++)
             mesh_->await_header(peer_at(i));
     } catch (const Failure &) {
-        // A rank that found a mismatch may be gone by now: what it said is the better answer.
+        // A rank that found a mismatch may have left by now. Its header names the cause better than its broken
+        // connection.
         const int dead = mesh_->dead_peer();
         if (dead >= 0 && mesh_->header_came(dead))
             compare(dead);
@@ -175,7 +176,7 @@ size_t Operations::fill_payload(const tess_collective &c, int peer) {
     return bytes;
 }
 
-// All that was to be sent has come with the headers.
+// The headers have carried all data, so this copies it from them.
 void Operations::eager(const tess_collective &c) {
     const uint64_t bytes = kit_bytes(&c);
     if (bytes == 0)

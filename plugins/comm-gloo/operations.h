@@ -10,7 +10,7 @@
 
 namespace tess_gloo {
 
-// TESS_OK or what is wrong with a call that kit_take_call made, on `rank` of `nranks`; rank -1 when planning.
+// Checks a call that kit_take_call made, on `rank` of `nranks`; rank is -1 when planning. The error says what is wrong.
 tess_status check_collective(const tess_collective &, int rank, int nranks, tess_error *);
 uint64_t scratch_bytes(const tess_collective &, int nranks);
 
@@ -21,12 +21,12 @@ class Operations {
 
     Operations(Mesh *mesh, int rank, int size, Next next); // mesh null: one rank
     void run(const tess_collective &, uint64_t seq);
-    // Only the header exchange, for `op` of ours: returns when every rank has come here.
+    // Exchanges headers alone, for an internal `op`; returns when every rank has called it.
     void meet(uint32_t op, uint64_t tag, uint64_t seq);
 
   private:
-    struct Tree;   // of a broadcast
-    struct Split { // how a reduction's buffer is divided over the ranks
+    struct Tree;   // the tree that a broadcast follows
+    struct Split { // divides a reduction's buffer over the ranks
         uint64_t shard, total;
         uint64_t first(int rank) const { return std::min(rank * shard, total); }
         uint64_t elems(int rank) const { return std::min((rank + 1) * shard, total) - first(rank); }
@@ -57,9 +57,9 @@ class Operations {
     Mesh *mesh_;
     const int rank_, size_;
     const Next next_;
-    Header header_{}, announced_{}; // of the present collective; what was announced last, maybe that of the next one
+    Header header_{}, announced_{}; // the running collective's; the last announced, maybe the next one's
     uint64_t prepared_ = 0;         // collectives with a seq below this one have been announced
-    Slot slot_ = kDataSlot;         // of the present collective's data
+    Slot slot_ = kDataSlot;         // carries the data of the running collective
     std::vector<const void *> leaves_;
 };
 

@@ -33,7 +33,7 @@ ProvenPair::ProvenPair(Context *context, Device *device, int rank, std::chrono::
     fd_ = -1;
 }
 
-// Before the base's destructor: until then the I/O thread may be in handleReadWrite.
+// Closes before the base's destructor runs, because the I/O thread may be in handleReadWrite until then.
 ProvenPair::~ProvenPair() {
     std::lock_guard<std::mutex> lock(m_);
     if (state_ != CLOSED)

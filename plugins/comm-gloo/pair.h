@@ -15,19 +15,19 @@ class ProvenPair final : public gloo::transport::tcp::Pair {
     using Context = gloo::transport::tcp::Context;
     using Device = gloo::transport::tcp::Device;
 
-    // On the device's I/O thread only (visitor.h, on_loop): the socket that Gloo listens on closes before a connection
-    // is accepted.
+    // Call it on the device's I/O thread only (visitor.h, on_loop), so that Gloo's listening socket closes before it
+    // accepts a connection.
     ProvenPair(Context *, Device *, int rank, std::chrono::milliseconds timeout);
     ~ProvenPair() override;
 
     void adopt(int fd); // takes it, also when it throws
-    // On the I/O thread. The peer's host has not acknowledged anything since `limit_ms`, and not since `awake_ms` ago,
-    // when this process was last known to be stopped.
+    // On the I/O thread: true if the peer's host has acknowledged nothing for `limit_ms`. Time before `awake_ms` ago
+    // does not count, because this process may have been stopped.
     bool is_silent(int64_t limit_ms, int64_t awake_ms);
     void give_up(const std::string &why); // ends the pair
-    int share();                          // its socket once more: the peer sees no end while that is open. -1: none
+    int share(); // duplicates its socket, so that the peer sees no end while the copy is open; -1: no socket
 
-    // On the I/O thread: the socket is ready, or was when the thread looked, before the pair ended.
+    // On the I/O thread: the socket was ready when the thread polled it; the pair may have ended since.
 #if __has_include(<gloo/transport/tcp/listener.h>) // current Gloo
     void handleEvents(gloo::transport::tcp::Loop &loop, int events) override {
         unless_closed([&] { Pair::handleEvents(loop, events); });

@@ -20,19 +20,19 @@ struct Card {                                      // a rank's entry in the key-
     Bytes32 key;
 };
 
-struct Greeting {                                  // from the side that listens
+struct Greeting {                                  // the listening side sends it
     static constexpr uint32_t kMagic = 0x32474754; // "TGG2"
     uint32_t magic;
     Bytes32 nonce;
 };
-struct Answer { // from the side that connects; the listener's last word is a bare proof
+struct Answer { // the connecting side sends it; the listener replies with a bare proof
     static constexpr uint32_t kMagic = 0x32414754; // "TGA2"
     uint32_t magic, rank;
     Bytes32 nonce, proof;
 };
 static_assert(sizeof(Greeting) == 36 && sizeof(Answer) == 72, "sent as they are");
 
-struct Meeting { // of ranks `low`, which listens, and `high`, which connects
+struct Meeting { // rank `low` listens, rank `high` connects
     const std::string &group;
     const Bytes32 &low_key, &high_key;
     uint32_t low, high;

@@ -6,7 +6,7 @@
 
 namespace tess_gloo {
 
-constexpr size_t kGuests = 128; // who has not proven anything yet; the oldest goes for a new one
+constexpr size_t kGuests = 128; // limits connections without a proof; a new one replaces the oldest
 constexpr int64_t kPatienceNs = INT64_C(5000000000);
 constexpr int kBacklog = 1024;
 
@@ -71,7 +71,7 @@ bool Reception::advance(Guest &guest, const Bytes32 &own_key, const Cards &cards
         return false;
     const Card *card = cards(guest.answer.rank);
     if (card == nullptr)
-        return true; // perhaps a rank whose card we have not read yet
+        return true; // keeps it: the peer may be a rank whose card has not been read yet
     if (judge(guest, own_key, *card))
         arrived(guest.answer.rank, std::move(guest.socket));
     return false;

@@ -18,7 +18,7 @@ class Reception {
     using Arrived = std::function<void(uint32_t rank, Socket)>;
 
     Reception(const std::string &group, uint32_t rank, const struct sockaddr_storage &address); // throws Failure
-    const struct sockaddr_storage &address() const { return address_; }                         // with its port
+    const struct sockaddr_storage &address() const { return address_; }                         // includes the port
 
     void poll_for(std::vector<struct pollfd> *) const; // appends what to wait for
     void turn(int64_t now_ns, const Bytes32 &own_key, const Cards &, const Arrived &);

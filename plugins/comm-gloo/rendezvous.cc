@@ -11,8 +11,8 @@ namespace tess_gloo {
 
 constexpr int64_t kMs = 1000000;
 constexpr int64_t kRetryNs = 50 * kMs, kAttemptNs = 5000 * kMs;
-// How long the wait for a card may hold up the connections under way: longer each time, for the answer of a store that
-// is far or busy takes long even where the card is there. An attempt's steps all fit into kAttemptNs.
+// Limits how long one wait for a card may delay the open connections. It grows each time, because a remote or busy
+// store answers late even if the card exists. An attempt's steps all fit into kAttemptNs.
 constexpr int64_t kFetchNs = 20 * kMs, kFetchMostNs = 640 * kMs;
 constexpr int kTurnMs = 50;
 
@@ -100,7 +100,7 @@ void Rendezvous::take_card(int peer, const Card &card) {
                       card.nranks, size_);
     cards_[peer] = card;
     if (peer > rank_)
-        return; // it comes to us
+        return; // higher ranks connect to this one
     links_.emplace_back();
     links_.back().peer = peer;
     links_.back().begin_ns = kit_now_ns();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// How the ranks of a communicator get a proven connection to each other: every rank listens on one port while this
-// lasts, and connects to the ranks below it.
+// The rendezvous gives each pair of ranks a proven connection. Meanwhile every rank listens on one port and connects to
+// the ranks below it.
 #pragma once
 #include "reception.h"
 #include "settings.h"
@@ -17,7 +17,7 @@ class Rendezvous {
     std::vector<Socket> run();
 
   private:
-    struct Link { // to a rank below us, until its proof
+    struct Link { // a connection to a lower rank that has not sent its proof yet
         int peer = -1;
         Socket socket;
         bool reached = false, answered = false;

@@ -20,12 +20,13 @@ class Settings {
     // The device is made at the first communicator and shared by all. Throws Failure.
     std::shared_ptr<gloo::transport::Device> device();
 
-    // For each of our threads, first thing: no signals, the helper CPUs, the default floating-point mode.
+    // Each of our threads calls this first. It blocks signals, moves to the helper CPUs and sets the default
+    // floating-point mode.
     void enter_thread(const char *name) const;
 
-    // Where to listen: what the user says, else this host's address on the way to the other ranks. Throws Failure.
+    // Returns the address to listen on: the user's, else the one that routes to the other ranks. Throws Failure.
     struct sockaddr_storage address() const;
-    int64_t silence_ns() const { return silence_ns_; } // of a peer's host, until it counts as lost; 0: no limit
+    int64_t silence_ns() const { return silence_ns_; } // a peer's host counts as lost after so long; 0: never
 
     const tess_host &host() const { return host_; }
 

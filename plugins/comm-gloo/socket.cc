@@ -20,7 +20,7 @@ int find_address(const std::string &host, struct sockaddr_storage *out) {
     return 0;
 }
 
-// The best so far: IPv4, then IPv6 that is valid beyond the link, then link-local.
+// Ranks addresses: IPv4 first, then routable IPv6, then link-local IPv6.
 static int rank_of(const struct sockaddr *address) {
     if (address == nullptr)
         return 0;

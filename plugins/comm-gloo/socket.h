@@ -33,7 +33,7 @@ class Socket {
     int fd_;
 };
 
-// 0, or -1: no such host, no such interface, or it has no address.
+// They return 0, or -1 if the host or interface does not exist or has no address.
 int find_address(const std::string &host, struct sockaddr_storage *);
 int find_interface(const std::string &name, struct sockaddr_storage *);
 socklen_t address_bytes(const struct sockaddr_storage &); // 0: neither IPv4 nor IPv6

@@ -66,7 +66,7 @@ class Call final : public Visitor {
   private:
     void turn() override {
         if (read_count() == 0)
-            return; // it has run
+            return; // the call has run already
         try {
             call_();
             ended_.set_value();

@@ -18,9 +18,9 @@ class Visitor : public gloo::transport::tcp::Handler {
   protected:
     Visitor(Device &, int fd); // takes fd; a negative one is never registered
     void enter();              // turn() may be called from here on
-    void leave();              // after it turn() is not called, and all that it did is visible; repeatable
-    virtual void turn() = 0;   // on Gloo's I/O thread: the descriptor is readable
-    uint64_t read_count();     // of an eventfd or a timerfd that does not block; 0: nothing came
+    void leave();              // ends calls of turn() and makes their effects visible; may be called twice
+    virtual void turn() = 0;   // runs on Gloo's I/O thread when the descriptor is readable
+    uint64_t read_count();     // reads a non-blocking eventfd or timerfd; 0: it has not fired
     int fd() const { return fd_; }
 
   private:

@@ -75,7 +75,7 @@ static tess_status run_call(tess_comm *c, const tess_collective *call, tess_erro
     return s < 0 ? s : hosts_run_two_steps(c, call, &scratch, e);
 }
 
-/* All ranks first: then nobody is in a part any more. */
+/* Finalizes the communicator of all ranks first: when that has ended, no rank uses a part any more. */
 static tess_status end_parts(tess_comm *c, tess_error *e) {
     tess_status s = TESS_OK;
     for (int32_t which = 0; which < c->n_parts && s == TESS_OK; which++) {
@@ -93,7 +93,7 @@ static tess_status run_calls(tess_comm *c, const tess_collective *calls, uint32_
     return s;
 }
 
-/* After a mismatch the others must still be able to read what this rank was about to do. */
+/* After a mismatch HOSTS_WHOLE stays open, because the other ranks must still read this rank's announcement. */
 static void abort_parts(tess_comm *c) {
     const int kept = kit_slot_health(c, NULL) == TESS_E_MISMATCH ? HOSTS_WHOLE : -1;
     pthread_mutex_lock(&c->lock);
@@ -164,7 +164,7 @@ tess_status hosts_comm_start(tess_comm *c, tess_error *e) {
     return kit_requests_start(&c->requests, e);
 }
 
-/* In-flight work ends first: the parts are aborted by `interrupt` unless all was finalized. */
+/* Ends in-flight work first: `interrupt` aborts the parts unless all were finalized. */
 void hosts_comm_destroy(tess_comm *c) {
     if (!c)
         return;

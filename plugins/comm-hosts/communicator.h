@@ -6,7 +6,7 @@
 #include "layout.h"
 #include "requests.h"
 
-typedef struct { /* a plugin that this one stands on */
+typedef struct { /* a communication plugin that this one calls */
     const tess_comm_ops *ops;
     void *ctx, *handle;
 } hosts_under;
@@ -15,10 +15,10 @@ typedef struct {
     const tess_host *host;
     hosts_under within, between;
     char names[2][32];
-    int32_t pretend; /* TESSERA_HOSTS_RANKS: so many neighbours count as a host; 0: what is */
+    int32_t pretend; /* TESSERA_HOSTS_RANKS: treats so many neighbours as a host; 0: uses the real hosts */
 } hosts_plugin;
 
-enum { HOSTS_WHOLE, HOSTS_LOCAL, HOSTS_RAIL /* of round 0; those of the others follow */ };
+enum { HOSTS_WHOLE, HOSTS_LOCAL, HOSTS_RAIL /* the rail of round 0; those of later rounds follow */ };
 typedef struct {
     const tess_comm_ops *ops;
     tess_comm *comm; /* null: there is none */
@@ -31,10 +31,10 @@ struct tess_comm {
     uint64_t *ids; /* [size]: hosts */
     hosts_layout layout;
     char prefix[200];
-    pthread_mutex_t lock; /* of `parts` against an abort */
+    pthread_mutex_t lock; /* guards `parts` against an abort */
     hosts_part *parts;
     int32_t n_parts;
-    int aborted;                 /* under the lock: parts that come later are aborted at once */
+    int aborted;                 /* under the lock: parts added later abort at once */
     kit_announcement *heard;     /* [size] */
     tess_collective *broadcasts; /* [hosts]: of a rail on which the last host has no block */
     uint64_t seq;
@@ -50,7 +50,7 @@ tess_status hosts_comm_start(tess_comm *, tess_error *);
 void hosts_comm_destroy(tess_comm *);
 
 /* two_steps.c */
-enum { HOSTS_SMALL_BYTES = 64 << 10, HOSTS_CHUNK_BYTES = 1 << 20 }; /* of one rank's block */
+enum { HOSTS_SMALL_BYTES = 64 << 10, HOSTS_CHUNK_BYTES = 1 << 20 }; /* limits in bytes of one rank's block */
 typedef struct {
     uint64_t own, under; /* bytes of scratch: ours in front, then that of the plugin between hosts */
 } hosts_scratch;

@@ -93,7 +93,7 @@ int32_t hosts_local_on(const hosts_layout *l, int32_t host, int32_t rail) {
     return hosts_has_block(l, host, rail) ? rail - first_real(l) : rail % l->last;
 }
 
-/* Seen from a full host, blocks of the host before stand in front of those of a small last one. */
+/* If a full host asks about a small last host, the window begins with blocks of the host before that one. */
 int32_t hosts_window(const hosts_layout *l, int32_t host, int32_t round) {
     const int32_t begin = host * l->each;
     if (is_small(l, host))

@@ -36,7 +36,7 @@ static tess_status hosts_query(void *ctx, tess_comm *comm, tess_comm_caps *out) 
     return TESS_OK;
 }
 
-/* As far as the plan knows: so many ranks on every host, but maybe on the last. */
+/* Returns the ranks per host that the plan assumes (the last host may have fewer), or 0 if they fit no tree. */
 static int32_t planned_each(const hosts_plugin *p, const tess_plan_env *env) {
     int32_t each = p->pretend ? p->pretend : env->ranks_per_host;
     return hosts_fit_tree(env->nranks, each) ? each : 0;
@@ -62,8 +62,8 @@ static tess_status hosts_need(void *ctx, const tess_plan_env *env, const tess_co
     return TESS_OK;
 }
 
-/* The core's model of a network: 1 GB/s per host, of which a collective takes 50 µs. What crosses it crosses once.
- * Where no two steps are, groups within a host may gain all the same. */
+/* Uses the core's network model: 1 GB/s per host plus 50 µs per collective; each byte crosses it once. Without two
+ * steps, groups within a host may still gain. */
 static tess_status hosts_cost(void *ctx, const tess_plan_env *env, const tess_collective *call, int64_t *ns) {
     const hosts_plugin *p = ctx;
     const tess_collective c = kit_take_call(call, call->struct_size);
@@ -159,7 +159,7 @@ static void log_layout(const tess_comm *c) {
                 c->layout.why);
 }
 
-/* Where each rank is, from all of them. */
+/* Collects the host of every rank from the key-value store. */
 static tess_status find_hosts(const hosts_plugin *p, const tess_comm_config *config, uint64_t *ids, tess_error *e) {
     const kit_joining j = kit_joining_begin(p->host, "hosts", config->group, config->timeout_ns);
     uint64_t mine = p->pretend ? (uint64_t)(config->rank / p->pretend) : hosts_id();
@@ -202,7 +202,8 @@ static tess_status hosts_init(void *ctx, const tess_comm_config *config, tess_co
 
 /* ---- split ---------------------------------------------------------------------------------------- */
 
-/* One part of the child from the same part of the parent, whose ranks all come here; color -1: not for this rank. */
+/* Splits one part of the child off the parent's part. All ranks of that part call it; with color -1 a rank gets none.
+ */
 static tess_status split_part(tess_comm *parent, int from, tess_comm *child, int to, int32_t color, int32_t key,
                               const tess_comm_config *config, tess_error *e) {
     const hosts_part *part = &parent->parts[from];

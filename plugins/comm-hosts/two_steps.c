@@ -67,7 +67,7 @@ hosts_scratch hosts_scratch_of(const hosts_plugin *p, const tess_plan_env *env, 
     case TESS_ALL_GATHER: s.own = 2 * (uint64_t)hosts * gather_chunk(c) * tess_dtype_bytes(c->send_dtype); break;
     case TESS_REDUCE_SCATTER: s.own = scatter_scratch(c, partial, hosts, n % each != 0); break;
     case TESS_ALL_REDUCE: s.own = c->count * partial; break;
-    case TESS_BROADCAST: s.own = ALIGN; break; /* none, but two steps */
+    case TESS_BROADCAST: s.own = ALIGN; break; /* needs no scratch; nonzero marks a call in two steps */
     default: return s;
     }
     s.own = round_up(s.own, ALIGN);
@@ -163,7 +163,7 @@ static tess_collective gather_own(const two_steps *t) {
     return c;
 }
 
-/* 1: the last host has no block on that rail, and its rank there only stands in. */
+/* Returns 1 if the last host has no block on that rail; its rank there is a placeholder. */
 static int is_short(const two_steps *t, int32_t rail) {
     return !hosts_has_block(&t->c->layout, t->c->layout.hosts - 1, rail);
 }
@@ -205,7 +205,7 @@ static void place_chunk(const two_steps *t, int32_t round, uint64_t k, uint64_t 
                    n);
 }
 
-/* Over the rail in chunks: while one travels, the one before is put in its places. */
+/* Gathers over the rail in chunks: while one travels, the previous one is copied to its places. */
 static tess_status gather_between(two_steps *t, int32_t round) {
     const uint64_t chunk = gather_chunk(t->call), n = (t->call->count + chunk - 1) / chunk;
     tess_request *now = NULL, *next = NULL;
@@ -278,7 +278,7 @@ static void take_scratch(const two_steps *t, tess_collective *c) {
     c->scratch_bytes = t->scratch->under;
 }
 
-/* This rank sums, over its host, the blocks of a rail: one for every host, but none where a rank stands in. */
+/* Sums the blocks of a rail within this host: one block per host, none for a placeholder rank. */
 static tess_status sum_within(two_steps *t, int32_t round) {
     const hosts_layout *l = &t->c->layout;
     tess_collective c = within_of(t->call);

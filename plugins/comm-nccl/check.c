@@ -17,8 +17,8 @@ static uint64_t round_up(uint64_t x, uint64_t to) {
     return (x + to - 1) / to * to;
 }
 
-/* Blocks of `elems` per rank, of which what came of all others has a bounded room. A block that does not fit goes in
- * pieces of half the room: one is summed while the next comes. */
+/* Lays out blocks of `elems` per rank in a bounded scratch for the other ranks' contributions. A block that does not
+ * fit travels in pieces of half the scratch: one is summed while the next arrives. */
 static void in_pieces(struct nccl_way *way, uint64_t elems, uint64_t others, uint64_t dtype_bytes) {
     uint64_t most = SCRATCH_BYTES / (others * dtype_bytes) / 64 * 64;
     most = most < LEAST_AT_ONCE ? LEAST_AT_ONCE : most;

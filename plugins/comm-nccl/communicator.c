@@ -5,7 +5,7 @@
 
 /* ---- requests ----------------------------------------------------------------------------------- */
 
-/* The communicator's stream goes on where `after` has come. */
+/* Makes the communicator's stream wait for the work that `after` holds now. */
 static tess_status follow_stream(tess_comm *c, tess_request *r, const tess_stream *after, tess_error *f) {
     const tess_cuda *cu = c->gpu.cu;
     if (after->mem != TESS_MEM_CUDA)
@@ -14,7 +14,8 @@ static tess_status follow_stream(tess_comm *c, tess_request *r, const tess_strea
     return s ? s : nccl_cuda_ok(cu->cuStreamWaitEvent(c->gpu.stream, r->begun, 0), "cuStreamWaitEvent", f);
 }
 
-/* Announcements go with the request's first group; who waits, or the watcher, compares when the request has ended. */
+/* Sends announcements in the request's first group. The waiting thread or the watcher compares them when the request
+ * has ended. */
 static tess_status post_announcement(tess_comm *c, tess_request *r, const kit_announcement *own,
                                      struct nccl_words *words, tess_error *f) {
     *r->own = *own;
@@ -66,7 +67,8 @@ static tess_status queue_calls(tess_comm *c, tess_request *r, const tess_collect
     return s ? s : nccl_cuda_ok(c->gpu.cu->cuEventRecord(r->ended, c->gpu.stream), "cuEventRecord", f);
 }
 
-/* After a failure half way: nothing of it may still run when post returns. The sums wait for the other stream. */
+/* Waits after a failure half way, because no work of the post may still run when it returns. The stream of sums waits
+ * for the other one. */
 static void wait_until_idle(tess_comm *c, int64_t late_ns) {
     CUstream streams[] = { c->gpu.stream, c->gpu.sums.stream };
     for (int i = 0; i < 2; i++)
@@ -124,7 +126,7 @@ static tess_status find_recording(const tess_comm *c, const tess_collective *cal
     return nccl_cuda_ok(r, "cuStreamIsCapturing", f);
 }
 
-/* Nothing of it runs: there is nothing to ask for, and nothing to compare. */
+/* A recorded post runs nothing yet, so its request has no events to query and no announcements to compare. */
 static tess_status post_recorded(tess_comm *c, const tess_collective *calls, uint32_t n, const kit_announcement *own,
                                  tess_request **out, tess_error *f) {
     tess_request *r;
@@ -183,7 +185,7 @@ tess_status nccl_comm_post(tess_comm *c, const tess_collective *calls, uint32_t 
 static tess_status look_at(tess_request *r, tess_error *f) {
     tess_comm *c = r->comm;
     tess_status s = atomic_load_explicit(&r->status, memory_order_acquire);
-    if (s == TESS_PENDING && pthread_mutex_trylock(&c->lock) == 0) { /* else a post is being queued */
+    if (s == TESS_PENDING && pthread_mutex_trylock(&c->lock) == 0) { /* if the lock is taken, a post is being queued */
         nccl_look(c);
         pthread_mutex_unlock(&c->lock);
         s = atomic_load_explicit(&r->status, memory_order_acquire);
@@ -313,7 +315,7 @@ static void give_back(const tess_comm *c, ncclComm_t comm) {
         kit_log(c->settings->host, 1, "nccl", "ncclCommDestroy failed");
 }
 
-/* In the GPU's context. What was not ended in order is aborted, so that nothing here waits for a peer. */
+/* Call it in the GPU's context. It aborts communicators that were not finalized, so that it never waits for a peer. */
 static void end_nccl(tess_comm *c) {
     enum { A_SECOND = 1000000000 };
     tess_error f = { .struct_size = sizeof f };

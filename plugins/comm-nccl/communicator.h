@@ -17,13 +17,13 @@ struct nccl_gpu {
     const struct nccl_library *lib;
     CUdevice device;
     CUcontext context;
-    CUstream stream; /* of the communicator's own, as are the sums' */
+    CUstream stream; /* the communicator owns it and the stream in `sums` */
     struct nccl_sums sums;
     CUmodule module;
     CUfunction reduce;
 };
 
-/* Fills in what it could; nccl_gpu_close takes it back, also after a failure. */
+/* Fills in the fields that it could obtain. nccl_gpu_close releases them, also after a failure. */
 tess_status nccl_gpu_open(struct nccl_gpu *, int32_t index, tess_error *);
 void nccl_gpu_close(struct nccl_gpu *);
 tess_status nccl_enter(const struct nccl_gpu *, tess_error *);
@@ -33,7 +33,7 @@ void nccl_leave(const struct nccl_gpu *);
 
 struct tess_request {
     tess_comm *comm;
-    tess_request *next; /* in flight, or among the free ones */
+    tess_request *next; /* in the list of requests in flight, or in the free list */
     _Atomic(tess_status) status;
     tess_error failure;
     CUevent begun, ended;             /* begun: `after` */
@@ -44,7 +44,7 @@ struct tess_request {
     CUdeviceptr own_there, all_there; /* the same on the GPU */
 };
 
-struct nccl_chunk { /* of requests, made together */
+struct nccl_chunk { /* requests that one allocation made */
     struct nccl_chunk *next;
     tess_request *requests;
     void *pinned;
@@ -52,9 +52,9 @@ struct nccl_chunk { /* of requests, made together */
 };
 
 enum { NCCL_REMEMBERED = 256 };
-struct nccl_said { /* what this rank announced, for ranks that hang */
+struct nccl_said { /* this rank's announcements, which explain a hang to the other ranks */
     pthread_mutex_t lock;
-    kit_announcement last[NCCL_REMEMBERED]; /* by number, modulo */
+    kit_announcement last[NCCL_REMEMBERED]; /* index: sequence number modulo NCCL_REMEMBERED */
     uint64_t n, ended;                      /* announced; ended: all before that number */
 };
 
@@ -64,7 +64,7 @@ struct nccl_gate { /* a call of NCCL's that blocks */
     _Atomic(int64_t) late_ns;
 };
 
-struct nccl_abort { /* of one of NCCL's communicators, while others go on */
+struct nccl_abort { /* a thread that aborts one NCCL communicator while this one continues */
     pthread_t thread;
     int runs;
 };
@@ -72,16 +72,16 @@ struct nccl_abort { /* of one of NCCL's communicators, while others go on */
 struct tess_comm {
     const struct nccl_settings *settings;
     struct nccl_gpu gpu;
-    int rank, size, index; /* index: of the GPU */
-    int channels;          /* of NCCL's, at most */
+    int rank, size, index; /* index: the GPU's */
+    int channels;          /* NCCL's channels, at most */
     atomic_int room;       /* multiprocessors of the GPU that are left for splits */
-    atomic_int told_room;  /* that none is */
+    atomic_int told_room;  /* 1: it has reported that none is left */
     char prefix[200];
-    int64_t timeout_ns;  /* how long a call of NCCL's may take */
+    int64_t timeout_ns;  /* limit of one NCCL call */
     atomic_int stop;     /* give up whatever is waited for */
     atomic_int recorded; /* a graph refers to `comm`: NCCL's abort waits until it is destroyed */
     struct nccl_abort worker_abort, setup_abort;
-    _Atomic(tess_status) why; /* of the first abort, which may have to wait for the lock */
+    _Atomic(tess_status) why; /* status of the first abort, which may have to wait for the lock */
     struct nccl_gate gate;
     struct nccl_use use;
     struct nccl_said said;
@@ -130,23 +130,24 @@ int nccl_room_left(tess_comm *);
 /* ---- setup.c: NCCL's communicators. One that does not block is made first, so that a rank that does not come ends in
  * a timeout; the one that works is split from it, and blocks. --------------------------------------------------- */
 
-/* All ranks; each has its GPU. */
+/* All ranks call it; each has opened its GPU. */
 tess_status nccl_found(tess_comm *, tess_error *);
-/* With the parent's lock. `child` null: this rank is in none. */
+/* Call it with the parent's lock. `child` is null if this rank joins no group. */
 tess_status nccl_divide(tess_comm *parent, int32_t color, int32_t key, tess_comm *child, tess_error *);
-/* With the lock; every rank has come. */
+/* Call it with the lock, when every rank has arrived. */
 tess_status nccl_dissolve(tess_comm *, int64_t late_ns, tess_error *);
 
 /* ---- failure.c, any thread ----------------------------------------------------------------------- */
 
-/* After nccl_watcher_stop, in the GPU's context: no abort is under way any more, and what a split left is aborted. */
+/* Joins the threads that abort, and aborts a communicator that a split left. Call it after nccl_watcher_stop, in the
+ * GPU's context. */
 void nccl_abort_join(tess_comm *);
 
 /* The first failure, TESS_OK while all is well. */
 tess_status nccl_failure(tess_comm *, tess_error *);
 void nccl_keep_first(tess_comm *, const tess_error *);
 void nccl_abort_worker(tess_comm *);
-/* As nccl_comm_fail, with the lock. */
+/* Does what nccl_comm_fail does, for a caller that holds the lock. */
 void nccl_fail_locked(tess_comm *, const tess_error *);
 
 /* ---- watcher.c: failure, and calls that block ---------------------------------------------------- */
@@ -155,14 +156,14 @@ tess_status nccl_watcher_start(tess_comm *, tess_error *);
 void nccl_watcher_stop(tess_comm *);
 /* The first failure stays; NCCL's communicator is aborted, also while another thread is blocked in it. */
 void nccl_comm_fail(tess_comm *, const tess_error *);
-/* Before and after a call of NCCL's that blocks: the watcher aborts at `late_ns`, or when the run is ending. Refused
- * once the communicator is to stop. */
+/* These enclose a blocking NCCL call: the watcher aborts it at `late_ns`, or when the run is ending. Entering fails
+ * once the communicator must stop. */
 tess_status nccl_gate_enter(tess_comm *, const char *call, int64_t late_ns, tess_error *);
 /* Returns the status of the call, or why it was ended. */
 tess_status nccl_gate_leave(tess_comm *, tess_status, tess_error *);
-/* Looks at what is in flight and at what NCCL says of its peers. With the lock. */
+/* Checks the requests in flight and NCCL's asynchronous errors. Call it with the lock. */
 void nccl_look(tess_comm *);
-/* The communicator is to stop: why. */
+/* Returns the reason why the communicator must stop. */
 tess_status nccl_stopped(tess_comm *, const char *call, tess_error *);
 
 /* ---- compare.c: what ranks announce ------------------------------------------------------------- */
@@ -171,7 +172,8 @@ void nccl_said_note(tess_comm *, const kit_announcement *);
 void nccl_said_ended(tess_comm *, uint64_t seq);
 /* TESS_E_MISMATCH when a rank announced something else than this one; everybody's announcements are there. */
 tess_status nccl_compare(tess_comm *, const tess_request *, tess_error *);
-/* The same for what hangs: this rank's oldest announcement goes into the key-value store, the others' come from it. */
+/* Compares when a request hangs: publishes this rank's oldest announcement in the key-value store and reads the
+ * others'. */
 tess_status nccl_compare_stalled(tess_comm *, tess_error *);
 
 /* ---- requests.c, with the lock ------------------------------------------------------------------ */
@@ -191,7 +193,7 @@ tess_status nccl_memory_register(tess_comm *, void *at, uint64_t bytes, void **r
 void nccl_memory_deregister(tess_comm *, void *reg);
 /* Whether this communicator makes windows: by its settings and NCCL's version. */
 int nccl_memory_shares(const tess_comm *);
-/* All ranks, each with as many bytes: a window of NCCL's, which goes with the registration. */
+/* Makes an NCCL window that lives as long as the registration. All ranks call it with equal sizes. */
 tess_status nccl_memory_share(tess_comm *, const tess_buffer *, tess_error *);
 
 /* ---- rendezvous.c: how ranks find each other ------------------------------------------------------- */

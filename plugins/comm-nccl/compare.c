@@ -58,7 +58,7 @@ tess_status nccl_compare(tess_comm *c, const tess_request *r, tess_error *f) {
 }
 
 tess_status nccl_compare_stalled(tess_comm *c, tess_error *f) {
-    const int64_t patience_ns = 2000000; /* who has published nothing is no news */
+    const int64_t patience_ns = 2000000; /* short, because a rank that has published nothing gives nothing to compare */
     if (!c->settings->compares || c->size == 1)
         return TESS_OK;
     publish_oldest(c);

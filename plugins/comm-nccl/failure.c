@@ -60,7 +60,7 @@ static void join(struct nccl_abort *a) {
 void nccl_abort_join(tess_comm *c) {
     join(&c->worker_abort);
     join(&c->setup_abort);
-    if (c->newborn) /* of a split that nobody waited for: the abort of its parent has ended the thread that made it */
+    if (c->newborn) /* nobody waited for this split; its parent's abort has ended the thread that made it */
         c->gpu.lib->ncclCommAbort(c->newborn);
     c->newborn = NULL;
 }

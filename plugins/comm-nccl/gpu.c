@@ -17,7 +17,7 @@ static tess_status make_event(struct nccl_gpu *g, CUevent *out, tess_error *f) {
     return nccl_cuda_ok(g->cu->cuEventCreate(out, CU_EVENT_DISABLE_TIMING), "cuEventCreate", f);
 }
 
-/* In front of other work of the GPU: what waits for the network is started first, and the sums that hold it up. */
+/* Both streams get the highest priority, because network work and the sums that delay it should start first. */
 static tess_status make_streams(struct nccl_gpu *g, tess_error *f) {
     int least = 0, greatest = 0;
     CUstream *streams[] = { &g->stream, &g->sums.stream };

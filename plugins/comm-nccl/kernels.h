@@ -6,12 +6,12 @@
 #include "formulas.h"
 
 /* out = (sum, minimum or maximum of n contributions, in rank order in the engine's tree [+ out]) * scale. The own
- * contribution lies elsewhere than the others', which follow each other. */
+ * contribution has an address of its own; the others' follow each other. */
 typedef struct {
     const void *others,
         *own; /* others: rank p's at index p, or p - 1 for p > own_rank; null `own`: all n in `others` */
     void *out;
-    uint64_t stride_bytes, elems; /* from one of `others` to the next */
+    uint64_t stride_bytes, elems; /* stride: distance between two of `others` */
     double scale;
     uint32_t n, own_rank, in_dtype, out_dtype, redop, add;
 } tess_nccl_reduce_args;
@@ -75,7 +75,7 @@ TESS_FN int64_t tess_nccl_join_whole(uint32_t redop, int64_t a, int64_t b) {
 /* ---- the tree: a binary counter of partial results (core/kernels/kernel_tree_sum.c) ------------- */
 
 #if defined(__CUDA_ARCH__)
-#define TESS_NCCL_UNROLL _Pragma("unroll") /* so that the partials are registers */
+#define TESS_NCCL_UNROLL _Pragma("unroll") /* keeps the partial sums in registers */
 #else
 #define TESS_NCCL_UNROLL
 #endif

@@ -76,7 +76,7 @@ tess_status nccl_library_get(const struct nccl_library **out, tess_error *f) {
     return TESS_OK;
 }
 
-/* The variable holds over what a communicator is made with. */
+/* NCCL_COMM_BLOCKING overrides the setting that a communicator is made with. */
 static tess_status fail_unblocked(tess_error *f, const char *call) {
     f->native = (int32_t)ncclInProgress;
     return tess_plugin_fail(f, TESS_E_INVALID,
@@ -84,7 +84,7 @@ static tess_status fail_unblocked(tess_error *f, const char *call) {
 }
 
 tess_status nccl_failed(tess_error *f, const struct nccl_library *lib, ncclResult_t result, const char *call) {
-    if (result == ncclInProgress) /* of a communicator that was made to block */
+    if (result == ncclInProgress) /* a blocking communicator never returns this unless the environment overrides it */
         return fail_unblocked(f, call);
     tess_status s = result == ncclUnhandledCudaError                              ? TESS_E_DEVICE
                     : result == ncclSystemError                                   ? TESS_E_SYSTEM

@@ -58,8 +58,8 @@ tess_status nccl_library_get(const struct nccl_library **out, tess_error *);
 const char *nccl_version_text(int version, char out[24]);
 /* 2.26: calls of a communicator that does not block hang at random. */
 int nccl_hangs_unblocked(int version);
-/* Before 2.29.7: an abort does not end the kernels that work on windows. */
+/* True before 2.29.7, where an abort does not end kernels that use windows. */
 int nccl_hangs_in_windows(int version);
-/* Puts NCCL's answer into a status and one line. */
+/* Turns NCCL's result into a status and a message of one line. */
 tess_status nccl_failed(tess_error *, const struct nccl_library *, ncclResult_t, const char *call);
 #endif

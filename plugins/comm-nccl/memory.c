@@ -6,12 +6,12 @@
 
 struct registration {
     void *handle;        /* NCCL's; null: it could not, and copies */
-    void *by;            /* the communicator of NCCL's that gave it */
+    void *by;            /* the NCCL communicator that registered it */
     ncclWindow_t window; /* of the same communicator; null: none */
     int from_nccl;       /* the memory is of ncclMemAlloc */
 };
 
-/* In the GPU's context, with the lock. */
+/* Call it in the GPU's context, with the lock. */
 static ncclResult_t register_with_nccl(tess_comm *c, void *at, uint64_t bytes, struct registration *reg) {
     if (!nccl_use_begin(&c->use, &c->stop))
         return ncclInvalidUsage;
@@ -23,10 +23,10 @@ static ncclResult_t register_with_nccl(tess_comm *c, void *at, uint64_t bytes, s
     return r;
 }
 
-/* Older versions of NCCL round up to the pieces that the driver recommends for multicast, where GPUs have it. No plan
- * counts that, so it is said. */
+/* If GPUs support multicast, older NCCL versions round up to the granularity that the driver recommends for it. The
+ * plan does not count that, so a warning reports it. */
 static ncclResult_t take_from_nccl(tess_comm *c, uint64_t bytes, void **out) {
-    const uint64_t much = UINT64_C(16) << 20; /* beyond page tables and the like */
+    const uint64_t much = UINT64_C(16) << 20; /* ignores small differences such as page tables */
     size_t before = 0, after = 0, total;
     int knows = c->gpu.cu->cuMemGetInfo(&before, &total) == CUDA_SUCCESS;
     ncclResult_t r = c->gpu.lib->ncclMemAlloc(out, bytes);
@@ -59,7 +59,7 @@ static tess_status allocate_memory(tess_comm *c, uint64_t bytes, void **out, str
 }
 
 tess_status nccl_memory_obtain(tess_comm *c, uint64_t bytes, tess_buffer *out, tess_error *f) {
-    const uint64_t granule = UINT64_C(2) << 20; /* of the driver */
+    const uint64_t granule = UINT64_C(2) << 20; /* the driver's allocation granularity */
     struct registration *reg = calloc(1, sizeof *reg);
     if (!reg)
         return tess_plugin_fail(f, TESS_E_NOMEM, "nccl: no memory");
@@ -97,7 +97,7 @@ tess_status nccl_memory_register(tess_comm *c, void *at, uint64_t bytes, void **
         nccl_leave(&c->gpu);
     }
     pthread_mutex_unlock(&c->lock);
-    if (r != ncclSuccess) /* no failure: it is used unregistered */
+    if (r != ncclSuccess) /* the caller uses the memory unregistered, so this is no failure */
         s = tess_plugin_fail(f, TESS_E_UNSUPPORTED, "nccl: ncclCommRegister gave %d: %s", (int)r,
                              c->gpu.lib->ncclGetErrorString(r));
     if (s) {
@@ -114,12 +114,12 @@ int nccl_memory_shares(const tess_comm *c) {
     return c->settings->windows && c->gpu.lib->ncclCommWindowRegister;
 }
 
-/* In the GPU's context, with the lock. Where GPUs do not reach each other NCCL gives null, and no error. */
+/* Call it in the GPU's context, with the lock. If GPUs have no peer access, NCCL returns null without an error. */
 static tess_status make_window(tess_comm *c, const tess_buffer *b, struct registration *reg, tess_error *f) {
     tess_status s = nccl_gate_enter(c, "ncclCommWindowRegister", kit_until_ns(c->timeout_ns), f);
     if (s)
         return s;
-    if (nccl_use_begin(&c->use, &c->stop)) { /* else it is to stop, as leaving says */
+    if (nccl_use_begin(&c->use, &c->stop)) { /* if not, nccl_gate_leave says why it must stop */
         ncclComm_t comm = atomic_load(&c->comm);
         nccl_use_blocks(&c->use);
         ncclResult_t r =

@@ -98,8 +98,8 @@ static uint64_t part_of(const struct nccl_way *way, uint64_t total, int p, uint6
 }
 
 struct piece {
-    uint64_t number, at;      /* at: of each block */
-    const char *own, *others; /* this rank's contribution, and the half of the scratch that those of the others go to */
+    uint64_t number, at;      /* at: offset in each block */
+    const char *own, *others; /* this rank's contribution; the half of the scratch that receives the others' */
     char *out;
 };
 
@@ -178,7 +178,7 @@ static tess_status reduce_scatter(const struct nccl_launch *l, const tess_collec
     return sum_block(l, c, &same, c->count * (uint64_t)l->size, c->recv, f);
 }
 
-/* Each rank has summed its block of recv; the others get it. */
+/* Each rank sends the block of recv that it has summed to all others. */
 static tess_status share_blocks(const struct nccl_launch *l, const tess_collective *c, const struct nccl_way *way,
                                 tess_error *f) {
     struct nccl_way whole = *way;
@@ -241,13 +241,13 @@ static ncclResult_t call_plainly(const struct nccl_launch *l, const tess_collect
         *name = "ncclAllReduce";
         return l->lib->ncclAllReduce(c->send, recv, c->count, dtype, redop_of(c->redop), l->comm, l->stream);
     default:
-        *name = "ncclBroadcast"; /* on the root, recv may be anything */
+        *name = "ncclBroadcast"; /* the root does not use recv, which may have any value */
         return l->lib->ncclBroadcast(c->send, l->rank == c->root ? (void *)(uintptr_t)c->send : recv, c->count, dtype,
                                      c->root, l->comm, l->stream);
     }
 }
 
-/* In a group. The own block is copied by us, in the same stream. */
+/* Posts sends and receives within a group. copy_own_block copies this rank's own block in the same stream. */
 static void call_in_pairs(const struct nccl_launch *l, const tess_collective *c, tess_error *f) {
     uint64_t bytes = kit_bytes(c);
     ncclDataType_t dtype = dtype_of(c->send_dtype);
@@ -270,7 +270,7 @@ static tess_status copy_own_block(const struct nccl_launch *l, const tess_collec
     return nccl_cuda_ok(r, "cuMemcpyDtoDAsync", f);
 }
 
-/* In place, or from the scratch when recv is added to. */
+/* Scales the result in place, or adds it from the scratch to recv. */
 static tess_status finish_result(const struct nccl_launch *l, const tess_collective *c, const void *from,
                                  tess_error *f) {
     tess_nccl_reduce_args args = reduction_args(c, 1);
@@ -380,7 +380,7 @@ static tess_status run_in_order(const struct nccl_launch *l, const tess_collecti
 
 tess_status nccl_run_calls(const struct nccl_launch *l, const tess_collective *calls, uint32_t n, tess_error *f) {
     TRY(run_in_order(l, calls, n, f));
-    if (!l->words->own) /* all but a join, a barrier and the like have a group */
+    if (!l->words->own) /* a group has sent the announcements, unless all calls run without one (join, barrier) */
         return TESS_OK;
     TRY(begin_group(l, f));
     return end_group(l, f);

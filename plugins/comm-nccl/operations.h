@@ -16,9 +16,9 @@ enum {
     NCCL_PAIRS,                 /* a send and a receive for each other rank */
     NCCL_ALONE,                 /* one rank: our kernel */
     NCCL_THEN_FINISHED,         /* one call, then added to recv or multiplied by our kernel */
-    NCCL_SCATTERED,             /* each rank gets its piece of all contributions and sums it */
-    NCCL_ALL_EVERYWHERE,        /* everybody gets all contributions and sums them */
-    NCCL_SCATTERED_AND_GATHERED /* scattered, then each gives its block to the others */
+    NCCL_SCATTERED,             /* each rank receives its part of all contributions and sums it */
+    NCCL_ALL_EVERYWHERE,        /* every rank receives all contributions and sums them */
+    NCCL_SCATTERED_AND_GATHERED /* scattered, then each rank sends its block to the others */
 };
 struct nccl_way {
     int how;
@@ -28,18 +28,18 @@ struct nccl_way {
 };
 struct nccl_way nccl_way_of(const tess_collective *, int size, int deterministic);
 
-/* TESS_OK, or what is wrong with the call on `rank` of `size`; rank -1 when planning: pointers are not looked at. */
+/* Checks the call on `rank` of `size`. When planning, rank is -1 and pointers are not checked. */
 tess_status nccl_check(const tess_collective *, int rank, int size, int deterministic, tess_error *);
 /* ---- operations.c ------------------------------------------------------------------------------- */
 
 /* Gathered in the first group of a request, so that comparing costs no group of its own. */
 struct nccl_words {
-    const void *own; /* on the GPU; null: nothing, or gathered already */
+    const void *own; /* GPU address; null: none, or gathered already */
     void *all;
     uint64_t bytes;
 };
 
-struct nccl_sums { /* of pieces that are summed while the next one comes */
+struct nccl_sums { /* sums one piece while the next one arrives */
     CUstream stream;
     CUevent came, summed[2]; /* summed: by half of the scratch */
 };

@@ -29,7 +29,7 @@ static tess_status nccl_need(void *ctx, const tess_plan_env *env, const tess_col
     tess_collective c = kit_take_call(call, call->struct_size);
     if (env->nranks < 1 || nccl_check(&c, -1, env->nranks, settings->deterministic, NULL) != TESS_OK)
         return TESS_E_UNSUPPORTED;
-    /* Our announcements and kernels; and NCCL's channels, of which only hardware tells more than a guess. */
+    /* Counts our announcements and kernels, and an estimate of NCCL's channels; only hardware shows their real size. */
     uint64_t announcements = REQUESTS * sizeof(kit_announcement) * (1 + (uint64_t)env->nranks);
     tess_need need = { .align = 256,
                        .device_bytes = nccl_way_of(&c, env->nranks, settings->deterministic).scratch_bytes,
@@ -95,7 +95,7 @@ static tess_status nccl_split(tess_comm *parent, int32_t color, int32_t key, con
     tess_comm *child = NULL;
     name_group(parent, config->group, color, group, sizeof group);
     tess_status s = color < 0 ? TESS_OK : nccl_comm_create(parent->settings, &mine, &child, &f);
-    if (s) { /* it will not come to the split */
+    if (s) { /* this rank cannot take part in the split, so the other ranks must not wait for it */
         nccl_comm_fail(parent, &f);
         return tess_plugin_copy_error(error, &f);
     }

@@ -3,13 +3,13 @@
 
 #include <unistd.h>
 
-struct rank_record { /* by each rank */
+struct rank_record { /* each rank publishes one */
     int32_t version, apart, windows, multiprocessors;
     char uuid[16], bus_id[24], host[64];
 };
-struct join_result { /* by rank 0, for all */
+struct join_result { /* rank 0 publishes it for all ranks */
     tess_status status;
-    int32_t ranks[2]; /* that cannot be together; -1 none */
+    int32_t ranks[2]; /* two ranks that cannot share a communicator; -1: none */
     int32_t multiprocessors;
     char message[220];
     ncclUniqueId id;
@@ -36,7 +36,7 @@ static tess_status fill_record(const tess_comm *c, struct rank_record *out, tess
     return nccl_cuda_ok(r, "cuDeviceGetAttribute", f);
 }
 
-/* One GPU for each rank; one version of NCCL and the settings that decide what is collective for all. */
+/* Requires one GPU per rank, and for all ranks one NCCL version and equal settings that affect collective calls. */
 static void compare_records(const struct rank_record *a, int rank_a, const struct rank_record *b, int rank_b,
                             struct join_result *v) {
     char text_a[24], text_b[24];

@@ -4,8 +4,8 @@
  * as many as the GPU has multiprocessors. The number is the same on every rank, since NCCL's channels must be. */
 #include "communicator.h"
 
-/* A power of two, to which NCCL rounds channels of sends and receives up. Half of what is left stays for those that
- * come. */
+/* Returns a power of two, because NCCL rounds channels of sends and receives up to one. Half of the rest stays for
+ * later splits. */
 static int channels_within(int left) {
     int channels = 32;
     while (channels > 1 && channels > left / 2)

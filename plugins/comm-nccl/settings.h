@@ -7,7 +7,7 @@
 struct nccl_settings {
     const tess_host *host;
     int deterministic; /* TESSERA_DETERMINISTIC: sums in the engine's tree */
-    int compares;      /* what ranks post, before it is called done */
+    int compares;      /* compares the ranks' posts before a request is complete */
     int apart;         /* reductions get a communicator beside that of gathers */
     int windows;       /* memory is shared with the other ranks */
 };

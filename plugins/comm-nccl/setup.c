@@ -28,7 +28,7 @@ static tess_status await_result(tess_comm *c, ncclComm_t which, ncclResult_t r, 
                                                    : nccl_failed(f, c->gpu.lib, r, call);
 }
 
-/* Where calls that do not block are known to hang at random, all block. */
+/* All calls block in NCCL versions whose nonblocking calls hang at random. */
 static int always_blocks(const tess_comm *c) {
     return nccl_hangs_unblocked(c->gpu.lib->version);
 }
@@ -82,7 +82,7 @@ static tess_status divide_blocking(tess_comm *parent, int color, int32_t key, in
     tess_status s = nccl_gate_enter(parent, "ncclCommSplit", late_ns, f);
     if (s)
         return s;
-    if (nccl_use_begin(&parent->use, &parent->stop)) { /* else it is to stop, as leaving says */
+    if (nccl_use_begin(&parent->use, &parent->stop)) { /* if not, nccl_gate_leave says why it must stop */
         nccl_use_blocks(&parent->use);
         ncclResult_t r = parent->gpu.lib->ncclCommSplit(atomic_load(&parent->comm), color, key, out, &config);
         nccl_use_end(&parent->use);

@@ -38,7 +38,7 @@ static int look_at(pid_t thread, int *sleeps, uint64_t *ticks) {
     if (fd >= 0)
         close(fd);
     text[n > 0 ? n : 0] = 0;
-    const char *behind = strrchr(text, ')'); /* the name before it may have anything in it */
+    const char *behind = strrchr(text, ')'); /* the name in parentheses may contain any character */
     if (!behind || sscanf(behind + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNu64 " %" SCNu64, &state, &user,
                           &system) != 3)
         return 0;
@@ -47,8 +47,8 @@ static int look_at(pid_t thread, int *sleeps, uint64_t *ticks) {
     return 1;
 }
 
-/* Before the call there is nothing to sleep in, and a tick's time is enough for the way there. A thread that does
- * neither may be kept from running just before NCCL. */
+/* A thread that sleeps, or has run for a tick since it was marked, is inside NCCL. One that does neither may be
+ * preempted just before the call. */
 int nccl_use_may_abort(struct nccl_use *u, struct nccl_seen *seen) {
     int state = atomic_load(&u->state), sleeps = 0;
     uint64_t number = atomic_load(&u->number), ticks = 0;

@@ -8,18 +8,18 @@
 #include <sys/types.h>
 
 enum {
-    NCCL_UNUSED = 0, /* nobody is in NCCL */
-    NCCL_USED,       /* one is in calls that do not block, or before one */
-    NCCL_BLOCKS      /* in one that blocks, or just before it */
+    NCCL_UNUSED = 0, /* no thread is in NCCL */
+    NCCL_USED,       /* a thread is in a nonblocking call, or about to enter one */
+    NCCL_BLOCKS      /* a thread is in a blocking call, or about to enter it */
 };
 
 struct nccl_use { /* one thread at a time, which holds the communicator's lock */
     atomic_int state;
     _Atomic(pid_t) thread;
-    _Atomic(uint64_t) number; /* of calls that block */
+    _Atomic(uint64_t) number; /* blocking calls so far */
 };
 
-struct nccl_seen { /* what an aborting thread saw when it looked last */
+struct nccl_seen { /* the aborting thread's last observation */
     uint64_t number, ticks;
 };
 

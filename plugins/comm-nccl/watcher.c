@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* NCCL's calls block, and only its abort, from another thread, ends one whose peer does not come. So a thread looks
- * every millisecond while something is in flight: at calls that take too long, at requests, at NCCL's own errors, and
- * after a while at what the other ranks wait for. */
+/* NCCL's calls block. If a peer does not arrive, only an abort from another thread ends the call. So while requests are
+ * in flight, a thread checks every millisecond for late calls, ended requests and NCCL's errors. After a while it also
+ * compares the ranks' announcements. */
 #include "communicator.h"
 
 #include <time.h>
@@ -32,7 +32,7 @@ static int lock_unless_held_up(tess_comm *c) {
     return 0;
 }
 
-/* Without the lock, the holder cleans up when the abort has freed it. */
+/* Without the lock this only aborts; the thread that holds the lock then returns from NCCL and cleans up. */
 static void fail_in_context(tess_comm *c, const tess_error *f, int locked) {
     tess_error ignored = { .struct_size = sizeof ignored };
     if (!locked) {
@@ -41,7 +41,7 @@ static void fail_in_context(tess_comm *c, const tess_error *f, int locked) {
         return;
     }
     if (nccl_failure(c, &ignored) == TESS_OK)
-        nccl_sweep(c); /* what is done is done */
+        nccl_sweep(c); /* requests that have completed stay successful */
     nccl_fail_locked(c, f);
 }
 
@@ -134,7 +134,7 @@ void nccl_look(tess_comm *c) {
     nccl_leave(&c->gpu);
 }
 
-struct patience { /* since when nothing has moved */
+struct patience { /* detects that no request has made progress for a while */
     uint64_t announced, ended;
     int64_t look_ns, every_ns;
 };

@@ -16,8 +16,8 @@ struct tess_comm {
 
 extern const kit_reach shm_reach;
 
-/* The rank `members[rank]` of a group, whose table lies in the file of members[0]. Takes over the caller's hold on the
- * group, also when it fails. */
+/* Creates the communicator of rank `members[rank]` of a group; its table lies in the file of members[0]. It takes over
+ * the caller's reference to the group, also when it fails. */
 tess_status shm_comm_create(const tess_host *, struct shm_group *, const int *members, int rank, int size,
                             const char *prefix, uint64_t table_offset, tess_comm **out, tess_error *);
 void shm_comm_destroy(tess_comm *);

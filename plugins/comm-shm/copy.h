@@ -4,8 +4,8 @@
 #define SHM_COPY_H
 #include <stdint.h>
 
-/* As memcpy. `stream`: the destination is not read soon, so it is written past the caches, which saves reading it
- * first; for other threads and processes it is complete after shm_copy_end. */
+/* Copies like memcpy. With `stream` it bypasses the caches, which saves reading a destination that nobody reads soon.
+ * Other threads and processes see such a copy complete after shm_copy_end. */
 void shm_copy(void *to, const void *from, uint64_t bytes, int stream);
 void shm_copy_end(void);
 #endif

@@ -27,7 +27,7 @@ static uint64_t round_up(uint64_t n, uint64_t to) {
 /* Sealed against shrinking: no rank can take pages away under another's feet. */
 static int make_file(const char *name) {
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-    if (fd < 0 && errno == EINVAL) /* before Linux 6.3 */
+    if (fd < 0 && errno == EINVAL) /* kernels before Linux 6.3 do not know MFD_NOEXEC_SEAL */
         fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd >= 0)
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK);

@@ -27,12 +27,12 @@ struct shm_peer_region { /* another rank's, mapped here for reading when first u
 struct shm_group {
     atomic_int references;
     int rank, size;
-    struct { /* by rank */
+    struct { /* index: rank */
         int arena_fd, table_fd;
         struct shm_peer_region *regions;
         uint32_t n_regions, room;
     } ranks[SHM_RANKS_MAX];
-    pthread_mutex_t lock; /* of what follows, and of the regions above */
+    pthread_mutex_t lock; /* guards the fields below and the regions above */
     uint64_t arena_end, table_end;
     struct shm_own_region own[SHM_OWN_REGIONS];
 };
@@ -42,16 +42,16 @@ tess_status shm_group_create(int rank, int size, struct shm_group **out, tess_er
 void shm_group_keep(struct shm_group *);
 void shm_group_drop(struct shm_group *); /* the last one unmaps and closes all; null is fine */
 
-/* From here on the others can tell whether this process lives. After the descriptors have been exchanged: closing any
- * descriptor of the file would end it. */
+/* From now on the other ranks can see if this process is alive. Call it when descriptors have been exchanged, because
+ * closing any descriptor of the file ends the sign of life. */
 tess_status shm_group_show_life(struct shm_group *, tess_error *);
-int shm_group_alive(const struct shm_group *, int rank); /* of a rank in another process */
+int shm_group_alive(const struct shm_group *, int rank); /* for a rank in another process */
 uint64_t shm_this_process(void);                         /* a number that no other process has */
 
 /* Memory of this rank that all ranks can read. */
 tess_status shm_arena_alloc(struct shm_group *, uint64_t bytes, uint64_t align, void **out, tess_error *);
 void shm_arena_free(struct shm_group *, void *ptr);
-/* The region that holds all of [ptr, ptr + bytes), and where in the file ptr lies; 0: none does. */
+/* Finds the region that holds all of [ptr, ptr + bytes) and ptr's offset in the file; returns 0 if none does. */
 int shm_arena_find(struct shm_group *, const void *ptr, uint64_t bytes, struct shm_region *, uint64_t *offset);
 /* `bytes` at a place in `rank`'s arena file, for reading here. What that rank says of it is checked against the file.
  * Null: they are not there, or cannot be mapped. */

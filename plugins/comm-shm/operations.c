@@ -4,15 +4,16 @@
 #include "copy.h"
 #include "reductions.h"
 
-/* So little goes over the stage even when it lies in an arena: then nobody waits until the others have read it. */
+/* Calls this small use the stage even if their data lies in an arena, so that no rank waits until the others have read
+ * it. */
 enum { EAGER_BYTES = 16 << 10 };
 /* A result of this size is not found in the caches later anyway. */
 #define STREAM_BYTES (UINT64_C(4) << 20)
 
 /* ---- announcements ------------------------------------------------------------------------------- */
 
-/* Every rank announces what it is about to do, and goes on when all have announced the same. So every rank finds a
- * mismatch, before any data is used. */
+/* Every rank announces its call and continues when all have announced the same one. So every rank detects a mismatch
+ * before it uses any data. */
 static tess_status agree_on_call(struct shm_operations *o, const struct shm_announcement *mine, tess_error *e) {
     struct shm_table *t = o->table;
     uint64_t number = o->calls++;
@@ -92,7 +93,7 @@ static tess_status take_place(struct shm_run *run, struct shm_read *f, int rank,
                                           (unsigned long long)place->region.bytes, rank);
 }
 
-/* Who reads whose memory, now that all have announced where it is. */
+/* Maps the memory that this rank reads, at the places that the ranks have announced. */
 static tess_status take_places(struct shm_run *run) {
     tess_status s = TESS_OK;
     for (int rank = 0; rank < run->table->size && s == TESS_OK; rank++) {
@@ -122,7 +123,7 @@ static void copy_piece(struct shm_run *run, int peer, uint64_t k, const unsigned
 static tess_status move_round(struct shm_run *run, uint64_t k) {
     struct shm_table *t = run->table;
     for (int i = 0; i < t->size; i++) {
-        int peer = (t->rank + i) % t->size; /* each begins with itself, so that not all read one rank at once */
+        int peer = (t->rank + i) % t->size; /* each starts with itself, so that they read different ranks */
         const unsigned char *from;
         if (run->in.only >= 0 && peer != run->in.only)
             continue;
@@ -136,7 +137,7 @@ static tess_status move_round(struct shm_run *run, uint64_t k) {
 
 /* ---- one call ------------------------------------------------------------------------------------- */
 
-/* Makes this rank's announcement. Its first round is staged before, so that it comes with the announcement. */
+/* Makes this rank's announcement. It stages the first round before, so that the data arrives with the announcement. */
 static tess_status prepare_announcement(struct shm_run *run, struct shm_announcement *mine) {
     const tess_collective *c = &run->c;
     memset(mine, 0, sizeof *mine);
@@ -152,7 +153,7 @@ static tess_status prepare_announcement(struct shm_run *run, struct shm_announce
     return shm_read_stage(run, &run->in, 0);
 }
 
-/* No other rank's memory is read from here on; this one's is the caller's again when nobody reads it. */
+/* From now on this rank reads no other rank's memory. It returns its own to the caller when no rank reads it. */
 static tess_status leave_call(struct shm_run *run, int lent) {
     struct shm_table *t = run->table;
     tess_status s = shm_still_here(t, run->read, run->error);

@@ -10,6 +10,6 @@ struct shm_operations {
 };
 
 tess_status shm_run_call(struct shm_operations *, const tess_collective *, tess_error *);
-/* Only the announcements, of KIT_OP_…: returns when every rank has come here. */
+/* Exchanges announcements of KIT_OP_… alone; returns when every rank has called it. */
 tess_status shm_run_meeting(struct shm_operations *, uint32_t op, tess_error *);
 #endif

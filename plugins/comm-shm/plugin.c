@@ -16,7 +16,7 @@ static tess_status shm_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     return TESS_OK;
 }
 
-/* Whether these ranks can be served at all, as far as the plan knows. */
+/* Returns 1 if the planned ranks may share one host and fit the table. */
 static int serves(const tess_plan_env *env) {
     return env->nranks >= 1 && env->nranks <= SHM_RANKS_MAX &&
            (env->ranks_per_host <= 0 || env->ranks_per_host >= env->nranks);
@@ -27,7 +27,7 @@ static tess_status shm_need(void *ctx, const tess_plan_env *env, const tess_coll
     tess_collective c = kit_take_call(call, call->struct_size);
     if (!serves(env) || kit_check_call(&shm_reach, &c, -1, env->nranks, 0, NULL) != TESS_OK)
         return TESS_E_UNSUPPORTED;
-    /* The table, whose stages all ranks map and one fills, and a thread's stack. */
+    /* Counts the table with all ranks' stages, and the stack of the worker thread. */
     tess_need need = { .align = 64, .backend_bytes = shm_table_bytes(env->nranks) + (UINT64_C(1) << 20) };
     TESS_GIVE(out, &need);
     return TESS_OK;
@@ -68,7 +68,7 @@ static tess_status shm_init(void *ctx, const tess_comm_config *config, tess_comm
     s = shm_group_create(config->rank, config->nranks, &group, e);
     if (s)
         return s;
-    /* Before the descriptor goes out, so that the table is there when the others map it. */
+    /* Rank 0 reserves the table before it sends the descriptor, so that the table exists when the others map it. */
     if (config->rank == 0)
         s = shm_table_reserve(group, shm_table_bytes(config->nranks), &offset, e);
     if (s == TESS_OK)

@@ -34,11 +34,11 @@ struct rendezvous {
     struct shm_group *group;
     tess_error *error;
     struct rank_record first;
-    int sockets[SHM_RANKS_MAX]; /* of rank 0: to every rank; of the others: [0] */
+    int sockets[SHM_RANKS_MAX]; /* rank 0 has one for every rank; the others use [0] */
     int listener;
 };
 
-/* No descriptors left is this process's own failure. */
+/* If no descriptors are left, this process is at fault, not the peer. */
 static tess_status fail_broken(struct rendezvous *m, int rank, const char *what) {
     if (errno == EMFILE || errno == ENFILE)
         return tess_plugin_fail(m->error, TESS_E_SYSTEM, "shm: %s rank %d: %s (ulimit -n)", what, rank,
@@ -271,7 +271,7 @@ static tess_status hand_over_and_receive(struct rendezvous *m) {
         wait_readable(m->sockets[0]);
     }
     for (rank = 0; rank < g->size; rank++) {
-        if (rank == g->rank) { /* its own came back as a copy */
+        if (rank == g->rank) { /* rank 0 also sent copies of this rank's own descriptors */
             close(fds[2 * rank]);
             close(fds[2 * rank + 1]);
             continue;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How the ranks of a group find each other at init and get each other's descriptors. */
+/* At init the ranks of a group find each other and exchange descriptors. */
 #ifndef SHM_RENDEZVOUS_H
 #define SHM_RENDEZVOUS_H
 #include "group.h"

@@ -3,7 +3,7 @@
 
 #include "copy.h"
 
-/* Without stages in the way pieces are as long as this, so that a rank that gives up notices soon. */
+/* Limits pieces of a direct read, so that a rank soon notices that it must give up. */
 #define PIECE_BYTES (UINT64_C(1) << 20)
 
 void shm_read_plan(struct shm_read *f, int size) {
@@ -53,7 +53,7 @@ tess_status shm_read_rounds(struct shm_run *run, struct shm_read *f, uint64_t st
             s = round(run, k);
         if (s == TESS_OK && atomic_load(&run->table->stop))
             s = tess_plugin_copy_error(run->error, run->table->reason);
-        if (s == TESS_OK && (f->any || k + 1 == f->rounds)) /* of one round, or of all, the data has been read here */
+        if (s == TESS_OK && (f->any || k + 1 == f->rounds)) /* has read the round, or all */
             shm_publish(run->table, SHM_TAKEN, f->first_round + k + 1);
     }
     return s;

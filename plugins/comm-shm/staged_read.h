@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How ranks read each other's data: from memory that they map, or in rounds over stages. */
+/* Ranks read each other's data directly from mapped memory, or in rounds over stages. */
 #ifndef SHM_STAGED_READ_H
 #define SHM_STAGED_READ_H
 #include "table.h"
@@ -7,9 +7,9 @@
 /* Data that ranks read from each other, block by block. Each rank's comes directly from its memory or, where that is no
  * arena, in rounds of `chunk` bytes per block over its stage. */
 struct shm_read {
-    const unsigned char *at[SHM_RANKS_MAX]; /* each rank's memory; null: it stages, or has nothing */
-    const unsigned char *own;               /* this rank's */
-    uint64_t bytes, stride; /* of the longest block; from one reader's block to the next, 0: one block for all */
+    const unsigned char *at[SHM_RANKS_MAX]; /* each rank's mapped memory; null: it stages or has no data */
+    const unsigned char *own;               /* this rank's data */
+    uint64_t bytes, stride; /* the longest block's size; distance between readers' blocks, 0: all read one block */
     uint64_t total;         /* bytes at `own`: blocks may end there */
     uint64_t chunk, rounds, first_round;
     int only;    /* the one rank that has data, or -1 */
@@ -21,10 +21,10 @@ struct shm_read {
 struct shm_run {
     struct shm_table *table;
     tess_collective c;
-    uint64_t number;                   /* of the call */
+    uint64_t number;                   /* the call's sequence number */
     struct shm_read in, out;           /* out: the shards of an all_reduce's result */
     int stream;                        /* the result is far larger than the caches */
-    unsigned char read[SHM_RANKS_MAX]; /* whose memory was read */
+    unsigned char read[SHM_RANKS_MAX]; /* 1: this rank's memory was read, by rank */
     tess_error *error;
 };
 
@@ -32,7 +32,7 @@ void shm_read_plan(struct shm_read *, int size);
 /* Puts this rank's part of round k on its stage; the first round may be put there before the others know of the call.
  */
 tess_status shm_read_stage(struct shm_run *, struct shm_read *, uint64_t k);
-/* Where bytes of round k of `peer`'s block for this rank are now, waiting for them if need be. */
+/* Waits until round k of `peer`'s block for this rank is readable, and returns its address. */
 tess_status shm_read_source(struct shm_run *, struct shm_read *, int peer, uint64_t k, const unsigned char **out);
 /* Every round: staged here if need be, from round `staged` on; used by `round`; given back. */
 tess_status shm_read_rounds(struct shm_run *, struct shm_read *, uint64_t staged,

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long a rank sleeps before it looks whether those it waits for are alive. */
+/* A waiting rank wakes this often to check that its peers are alive. */
 enum { LOOK_MS = 50 };
 
 static uint64_t slots_bytes(int size) {
@@ -64,8 +64,8 @@ static void wake_slot(struct shm_slot *slot) {
     futex_wake(&slot->wakeup);
 }
 
-/* A sleeper says so, then looks once more, then sleeps; a publisher counts up, then looks who sleeps. Both in the one
- * order of all sequentially consistent operations, so that one of them sees the other. */
+/* A sleeper marks itself, checks once more and sleeps; a publisher increments, then looks for sleepers. Both use
+ * sequentially consistent operations, so one of them always sees the other. */
 static void wake_sleepers(struct shm_table *t) {
     atomic_thread_fence(memory_order_seq_cst);
     for (int rank = 0; rank < t->size; rank++)

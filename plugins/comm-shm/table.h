@@ -10,21 +10,21 @@
 /* A half of a rank's stage; half 1 is filled while half 0 is being read. */
 enum { SHM_STAGE_BYTES = 512 << 10 };
 
-/* Where a buffer lies in this rank's arena file; region.bytes 0: elsewhere. */
+/* A buffer's place in this rank's arena file; region.bytes is 0 if it lies elsewhere. */
 struct shm_place {
     struct shm_region region;
     uint64_t offset;
 };
 struct shm_announcement {
     kit_announcement call;
-    struct shm_place send, recv; /* of a reduction, recv is where this rank's shard of the result will be */
+    struct shm_place send, recv; /* recv of a reduction: the place of this rank's shard of the result */
 };
 
 /* Counters only grow; each says how far this rank is. */
 enum shm_count {
     SHM_ANNOUNCED, /* calls that announced[] holds or held */
     SHM_DONE,      /* calls after which this rank reads no other's memory */
-    SHM_REDUCED,   /* all_reduce: calls of which this rank's shard is complete in its recv */
+    SHM_REDUCED,   /* all_reduce calls whose shard of the result is complete in this rank's recv */
     SHM_STAGED,    /* rounds that this rank's stage holds or held */
     SHM_TAKEN,     /* rounds in which this rank has read all stages it had to */
     SHM_COUNTS
@@ -37,7 +37,7 @@ struct shm_slot {
     _Alignas(64) atomic_int state;
     uint64_t process; /* shm_this_process() of its owner */
     _Alignas(64) atomic_uint_fast64_t count[SHM_COUNTS];
-    _Alignas(64) struct shm_announcement announced[2]; /* of call n: announced[n % 2] */
+    _Alignas(64) struct shm_announcement announced[2]; /* call n uses announced[n % 2] */
 };
 
 struct shm_table {
@@ -48,7 +48,7 @@ struct shm_table {
     unsigned char *stages;
     uint64_t bytes;
     int spins;
-    atomic_int stop;    /* this rank gives up */
+    atomic_int stop;    /* set: this rank gives up waiting */
     tess_error *reason; /* valid once stop is set */
 };
 

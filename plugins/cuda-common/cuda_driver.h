@@ -86,7 +86,7 @@ typedef struct {
 #define TESS_CUDA_FIELD(name) __typeof__(name) *name;
     TESS_CUDA_FUNCTIONS(TESS_CUDA_FIELD)
 #undef TESS_CUDA_FIELD
-    CUresult(CUDAAPI *event_elapsed_time)(float *, CUevent, CUevent); /* under its first name, which every driver has */
+    CUresult(CUDAAPI *event_elapsed_time)(float *, CUevent, CUevent); /* its first name, which every driver exports */
 } tess_cuda;
 
 /** Loads the driver and initialises it, once per process; the same answer every time. It stays loaded. On failure
@@ -96,8 +96,8 @@ tess_status tess_cuda_get(const tess_cuda **out, char *message, size_t room);
 /** The GPU of a local rank among those that are visible: the one of that number, or the only one, since a launcher may
  * show each rank its own (Slurm's --gpus-per-task=1). *count: how many are visible. CUDA_ERROR_INVALID_DEVICE: none. */
 CUresult tess_cuda_device_of(const tess_cuda *, int local_rank, CUdevice *out, int *count);
-/** Loads kernels that this build's toolkit compiled. On failure `message` has one line that says why, with what the
- * driver and the GPU can do. In the GPU's context. */
+/** Loads kernels that this build's toolkit compiled. On failure `message` has one line with the reason and the limits
+ * of driver and GPU. Call it in the GPU's context. */
 CUresult tess_cuda_load_module(const tess_cuda *, CUdevice, const void *image, CUmodule *out, char *message,
                                size_t room);
 /** "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"; lives as long as the thread, until its next call. */

@@ -6,8 +6,8 @@
 #include "device.h"
 #include "kernels_many.h"
 
-/* HOST_BLOCKS: of a kernel that reads or writes page-locked memory. They have 128 KiB under way, which no link to the
- * host needs more than, and leave the multiprocessors to what is computed beside them. */
+/* A kernel that accesses page-locked memory uses CUDA_HOST_BLOCKS blocks. They keep 128 KiB in flight, which saturates
+ * any link to the host, and leave the other multiprocessors free. */
 enum { CUDA_THREADS = 256, CUDA_BLOCKS_PER_PROCESSOR = 8, CUDA_HOST_BLOCKS = 32 };
 #define NUMBER(name, args, body) N_##name,
 #define STEPS_NUMBER(name, body) N_##name,
@@ -23,7 +23,7 @@ typedef struct {
 
 struct cuda_batch {
     cuda_place place;
-    int kernel; /* of what is held */
+    int kernel; /* the kernel of the pieces collected so far */
     union {
         cuda_steps_args steps;
         cuda_squares_args squares;
@@ -39,6 +39,6 @@ int cuda_aligned(const void *at, uint32_t dtype);
 
 CUresult cuda_optimizer(const cuda_place *, const tess_kernel *);
 CUresult cuda_square_sum(const cuda_place *, const tess_kernel *);
-/* Launches what is held. */
+/* Launches the pieces collected so far. */
 CUresult cuda_batch_flush(tess_device *);
 #endif

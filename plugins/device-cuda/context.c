@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The context that calls of the driver need, and what a failed one means. */
+/* Enters and leaves the context that driver calls need, and turns a failed call into an error. */
 #include "device.h"
 
 tess_status cuda_failed(tess_device *d, CUresult result, const char *doing, tess_error *error) {

@@ -12,14 +12,14 @@ enum { CUDA_STREAMS = 16, CUDA_GRAPHS = 128, CUDA_ALIGN = 256, CUDA_GRANULARITY 
 
 typedef struct {
     const tess_host *host;
-    tess_device_ops ops; /* with ranges while a profiler listens */
+    tess_device_ops ops; /* adds NVTX ranges while a profiler is attached */
 } cuda_context;
 
 typedef struct cuda_block { /* one piece of memory given out */
     struct cuda_block *next;
     uint64_t at, bytes;
     uint32_t mem, domain;
-    int pooled; /* of the pool */
+    int pooled; /* allocated from the pool */
 } cuda_block;
 
 typedef struct cuda_batch cuda_batch; /* batch.h */
@@ -37,19 +37,19 @@ struct tess_device {
     CUcontext context;
     CUmodule module;
     CUfunction *functions;
-    cuda_batch *batch; /* of the engine's thread */
+    cuda_batch *batch; /* only the engine's thread uses it */
     CUmemoryPool pool; /* null: the driver has none */
-    CUstream taking;   /* allocations, behind nothing: none waits for a release */
-    CUstream giving;   /* releases, each behind what the streams held then */
-    CUevent passed;    /* where a stream is when memory is released */
+    CUstream taking;   /* allocates on a stream without other work, so that no allocation waits for a release */
+    CUstream giving;   /* releases, each after the work that the streams held then */
+    CUevent passed;    /* marks a stream's position when memory is released */
     uint64_t capacity_bytes, free_at_start;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     cuda_block *blocks;
-    uint64_t taken_bytes;                    /* of the device's own memory */
+    uint64_t taken_bytes;                    /* device memory in use */
     CUstream streams[CUDA_STREAMS], program; /* program: the stream imported, which stays its owner's */
     int has_program;
     int n_streams, warned_unpinned;
-    tess_graph graphs[CUDA_GRAPHS]; /* of the engine's thread: a step allocates nothing */
+    tess_graph graphs[CUDA_GRAPHS]; /* engine's thread only; fixed, because a step must not allocate */
 };
 
 struct tess_event {
@@ -65,7 +65,7 @@ tess_status cuda_failed(tess_device *, CUresult, const char *doing, tess_error *
 
 tess_status cuda_mem_alloc(tess_device *, const tess_alloc_request *, tess_buffer *, tess_error *);
 void cuda_mem_free(tess_device *, tess_buffer *);
-int cuda_is_on_host(tess_device *, const void *at); /* in memory of the host that this device gave out */
+int cuda_is_on_host(tess_device *, const void *at); /* true if `at` lies in host memory that this device allocated */
 tess_status cuda_mem_usage(tess_device *, uint64_t *backend_bytes, uint64_t *free_bytes);
 CUresult cuda_memory_begin(tess_device *); /* within cuda_enter */
 void cuda_memory_end(tess_device *);

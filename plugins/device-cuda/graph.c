@@ -9,7 +9,8 @@ static tess_graph *find_free(tess_device *d) {
     return NULL;
 }
 
-/* Other threads, such as those of collectives, may call what this one may not while it records. */
+/* Capture restricts this thread alone, so other threads, such as those of collectives, may still make calls that it
+ * forbids. */
 tess_status cuda_record_begin(tess_device *d, const tess_stream *stream, tess_error *error) {
     tess_status s = cuda_enter(d, error);
     if (s)

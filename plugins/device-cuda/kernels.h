@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The device's kernels: what each takes, and what is done for one item, for CUDA (kernels.cu) and, in the tests'
- * double, for the host. An item is CUDA_LANES neighbouring elements, read and written 16 bytes at a time (8 for 16-bit
- * formats) where all addresses allow it; neighbouring threads take neighbouring items. Formulas are
+/* The device's kernels: each has its arguments and a body for one item, which compiles for CUDA (kernels.cu) and for
+ * the host, in the tests' double. An item is CUDA_LANES neighbouring elements, read and written 16 bytes at a time (8
+ * for 16-bit formats) where all addresses allow it; neighbouring threads take neighbouring items. Formulas are
  * kit/formulas.h's and the order of sums that of core/kernels/kernel_tree_sum.c, so the bits are the CPU's. */
 #ifndef CUDA_KERNELS_H
 #define CUDA_KERNELS_H
@@ -16,7 +16,7 @@ enum {
     CUDA_COLUMNS = 128 /* threads of a block that adds up squares */
 };
 #if defined(__CUDACC__)
-#define CUDA_UNROLL _Pragma("unroll") /* so that lanes and partial sums are registers */
+#define CUDA_UNROLL _Pragma("unroll") /* keeps lanes and partial sums in registers */
 #else
 #define CUDA_UNROLL
 #endif
@@ -275,5 +275,5 @@ TESS_FN void cuda_clip_body(const cuda_clip_args *a, uint64_t i) {
     X(tess_cuda_sum_i64_many, cuda_sum_many_args, cuda_sum_i64_many_body)                                              \
     X(tess_cuda_carry, cuda_carry_args, cuda_carry_body)                                                               \
     X(tess_cuda_clip, cuda_clip_args, cuda_clip_body)
-/* Beside them those of kernels_many.h. */
+/* kernels_many.h lists the others. */
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Kernels over many arrays at once: a block belongs to one piece, whose other blocks stand beside it. Bodies as in
- * kernels.h. */
+/* These kernels work on many arrays at once. Each block belongs to one piece, whose blocks are neighbours. Bodies are
+ * as in kernels.h. */
 #ifndef CUDA_KERNELS_MANY_H
 #define CUDA_KERNELS_MANY_H
 #include "kernels.h"
@@ -22,7 +22,7 @@ typedef struct { /* elements [first, end) of the arrays, with one set of constan
     void *master, *state0, *state1, *low; /* low: the bf16 copy of the new master, or null */
     uint64_t first, end;
     uint32_t grad_dtype, vector, set, first_block;
-    int64_t *not_finite; /* where the first step is noted that leaves NaN or infinity; or null */
+    int64_t *not_finite; /* receives the first step that leaves NaN or infinity; may be null */
 } cuda_step_piece;
 typedef struct {
     uint32_t n_pieces, n_blocks, n_sets, reserved;

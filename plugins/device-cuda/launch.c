@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Kernels: what is checked before, and how they are laid over the GPU. */
+/* Checks the arguments of kernels and chooses their grids. */
 #include "device.h"
 #include "batch.h"
 
@@ -29,7 +29,7 @@ static int is_one_of(uint32_t dtype, uint32_t mask) {
     return dtype < 32 && (mask >> dtype & 1u);
 }
 enum {
-    IN_F32 = 1 << TESS_F16 | 1 << TESS_BF16 | 1 << TESS_F32, /* what is computed in f32 */
+    IN_F32 = 1 << TESS_F16 | 1 << TESS_BF16 | 1 << TESS_F32, /* formats that kernels compute in f32 */
     FLOATS = IN_F32 | 1 << TESS_F64,
     WHOLE = 1 << TESS_I32 | 1 << TESS_I64
 };

@@ -51,7 +51,7 @@ static CUresult take_memory(tess_device *d, uint64_t bytes, CUdeviceptr *out) {
     CUresult r = take_from_pool(d, bytes, out);
     if (r != CUDA_ERROR_OUT_OF_MEMORY)
         return r;
-    r = d->cu->cuStreamSynchronize(d->giving); /* only now: what was released has to come back first */
+    r = d->cu->cuStreamSynchronize(d->giving); /* pending releases must return memory first */
     return r ? r : take_from_pool(d, bytes, out);
 }
 
@@ -76,7 +76,7 @@ static tess_status alloc_device(tess_device *d, cuda_block *b, tess_error *error
     return TESS_OK;
 }
 
-/* Nothing is waited for: the release takes its place behind what all streams hold now, on a stream of its own. */
+/* Does not wait: a stream of its own releases the memory after the work that all streams hold now. */
 static void free_device(tess_device *d, const cuda_block *b) {
     d->taken_bytes -= b->bytes;
     if (!b->pooled) {

@@ -164,7 +164,7 @@ tess_status cuda_event_elapsed_ns(tess_event *from, tess_event *to, int64_t *out
         return s;
     CUresult r = d->cu->event_elapsed_time(&ms, from->event, to->event);
     cuda_leave(d);
-    if (r == CUDA_ERROR_NOT_READY || r == CUDA_ERROR_INVALID_HANDLE) /* not passed, or never recorded */
+    if (r == CUDA_ERROR_NOT_READY || r == CUDA_ERROR_INVALID_HANDLE) /* not passed yet, or never recorded */
         return TESS_PENDING;
     if (r)
         return cuda_failed(d, r, "reading an event", NULL);

@@ -6,10 +6,10 @@
 
 TESS_DESCRIPTOR(1u << TESS_KIND_OFFLOAD, "cpu", TESSERA_PLUGIN_VERSION, "BSD-3-Clause", "");
 
-enum { WHOLE = 1000000000 }; /* a fraction is counted in billionths, so that every machine rounds alike */
+enum { WHOLE = 1000000000 }; /* counts a fraction in billionths, so that every machine rounds the same way */
 
 typedef struct {
-    uint32_t regions; /* bit (1 << TESS_REGION_…) of what goes to the host */
+    uint32_t regions; /* bits (1 << TESS_REGION_…) of the regions that go to the host */
     uint64_t fraction, pinned_bytes;
 } settings;
 

@@ -23,7 +23,7 @@ static inline uint32_t codes_bin(float magnitude) {
     return bits <= least ? 0 : bits - least > BINS - 1 ? BINS - 1 : bits - least;
 }
 
-/* The code of the value that is nearest to x, between -1 and 1; of two, the lower. */
+/* Returns the code of the value nearest to x in [-1, 1]; of two equally near, the lower one. */
 static inline uint8_t codes_nearest(const codes *c, float x) {
     uint8_t code = x < 0 ? c->negative[codes_bin(-x)] : c->positive[codes_bin(x)];
     while (x > c->middle[code])

@@ -22,7 +22,7 @@ typedef struct { /* one block */
 } block;
 
 typedef struct {
-    codes moment[2]; /* with a sign, without one */
+    codes moment[2]; /* signed first moment, unsigned second */
     uint64_t least;
     void (*step)(const codes[2], const tess_step_constants *, const block *);
 } settings;

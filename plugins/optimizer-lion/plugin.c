@@ -35,7 +35,7 @@ static double beta_of(const kit_option *o, double said) {
     return !o->is_set && said > 0 ? said : o->value.real;
 }
 
-/* Without branches, so that the compiler can vectorise the loop. NaN has no sign: 0. */
+/* Avoids branches, so that the compiler can vectorise the loop. NaN has no sign, so it gives 0. */
 static inline float sign_of(float x) {
     return (float)(x > 0) - (float)(x < 0);
 }

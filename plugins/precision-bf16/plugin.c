@@ -8,7 +8,7 @@ TESS_DESCRIPTOR(1u << TESS_KIND_PRECISION, "bf16", TESSERA_PLUGIN_VERSION, "BSD-
 
 typedef struct {
     uint32_t wire, grad; /* dtypes of gradients: what travels, and what kernels add to */
-    int keep;            /* what the program cannot read in bf16 stays as declared */
+    int keep;            /* keeps the declared dtype of parameters that the program cannot read in bf16 */
 } settings;
 
 enum { WIRE, GRAD, UNREADABLE, N_OPTIONS };

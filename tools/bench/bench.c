@@ -24,7 +24,7 @@ typedef struct {
     const char *chosen[MOST_SUBJECTS];
     size_t n_chosen;
     int comm, blocks, step;
-    const char *machine; /* where to write its description */
+    const char *machine; /* path of the machine's description */
     const char *model;   /* behind "blocks" or "step" */
     tool_bench_options kernels;
     tool_bench_comm_options collectives;
@@ -141,7 +141,7 @@ static int bench_kernels(arguments *a) {
     return close_output(a->kernels.out, code);
 }
 
-/* As every rank of a world that runs already. */
+/* Runs as one rank of a world that a launcher has started. */
 static int bench_comm(arguments *a) {
     tool_world world;
     tess_status status = tool_world_read(&world);

@@ -28,7 +28,7 @@ tess_status tool_bench_run(const tess_kernel *);
 typedef struct {
     FILE *out;            /* null: standard output */
     int json;             /* a JSON object per line, else a table */
-    const char *comm;     /* as TESSERA_COMM; null: every comm plugin that can run with so many ranks, one by one */
+    const char *comm;     /* as TESSERA_COMM; null: each comm plugin that supports so many ranks, in turn */
     const char *op;       /* "all_gather" …; null: all */
     uint64_t least_bytes; /* sizes go from here, times four; 0: 1 KiB */
     uint64_t most_bytes;  /* 0: 64 MiB */

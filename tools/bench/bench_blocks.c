@@ -17,11 +17,11 @@
 #include "tools/support/say.h"
 
 enum { LEAST_ROUNDS = 9, MOST_ROUNDS = 201 };
-static const double most_seconds = 1.0; /* of one model in one precision */
+static const double most_seconds = 1.0; /* blocks of one model in one precision */
 
 typedef struct {
     tool_world world;
-    tool_meeting *meeting; /* of all ranks, so that all cores are busy while any of them is measured */
+    tool_meeting *meeting; /* barrier of all ranks, so that all cores are busy during every measurement */
     FILE *out;
     int json;
 } bench;

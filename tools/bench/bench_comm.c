@@ -447,7 +447,7 @@ static void leave(bench *b, int orderly) {
     tess_error error = { .struct_size = sizeof error };
     if (orderly)
         b->comm_ops->finalize(comm, WAIT_NS, &error);
-    if (b->control) /* from here on no abort is under way */
+    if (b->control) /* no abort is in progress from here on */
         tess__control_on_lost(b->control, NULL, NULL);
     __atomic_store_n(&b->comm, NULL, __ATOMIC_RELEASE);
     for (int i = 0; i < 2; i++)

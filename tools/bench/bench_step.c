@@ -20,11 +20,11 @@
 #include <tessera/inspect.h>
 
 enum { ROUNDS = 9, MOST_ROUNDS = 99, MOST_OPS = 32, SPANS = 1 << 16 };
-static const double most_seconds = 3; /* of one model, once there are three rounds */
+static const double most_seconds = 3; /* results of one model after three rounds */
 
 typedef struct {
     const char *name;
-    double seconds; /* in all rounds */
+    double seconds; /* total over all rounds */
 } share;
 
 typedef struct {
@@ -42,7 +42,7 @@ typedef struct {
     void *batch, *result;
     took direct[MOST_ROUNDS], engine[MOST_ROUNDS];
     int n;
-    share ops[MOST_OPS]; /* what the engine's thread did, by instruction */
+    share ops[MOST_OPS]; /* time of the engine's thread by instruction */
     int n_ops;
 } step;
 

@@ -15,11 +15,11 @@ typedef struct {
     uint64_t keep, to, max_file_bytes; /* 0: not given */
     uint64_t best;                     /* list, show: the step that is the best of its directory; UINT64_MAX: none */
     uint32_t dtype;                    /* of an export */
-    int quiet, json_on, plan;          /* plan: reshard says what it would write */
+    int quiet, json_on, plan;          /* plan: reshard only reports what it would write */
     json_out json;
 } ckpt_arguments;
 
-/* Each returns the exit code, after its one line when it is not 0. */
+/* Each returns the exit code, and prints one line if it is not 0. */
 int ckpt_list(ckpt_arguments *);
 int ckpt_show(ckpt_arguments *);
 int ckpt_verify(ckpt_arguments *);
@@ -29,7 +29,7 @@ int ckpt_reshard(ckpt_arguments *);
 int ckpt_export(ckpt_arguments *);
 int ckpt_import(ckpt_arguments *);
 
-/** How far it is, on a terminal: a line that is overwritten; done == total ends it. */
+/** Shows progress on a terminal in a line that it overwrites; done == total ends the line. */
 void ckpt_progress(const ckpt_arguments *, const char *what, uint64_t done, uint64_t total);
 /** PATH when it is a checkpoint, else the newest in it, of the lineage written last, of which the manifest reads. */
 tess_status ckpt_find(const char *path, char out[PATH_MAX]);
@@ -60,9 +60,9 @@ void ckpt_source_close(ckpt_source *);
 int ckpt_source_has(const ckpt_source *, int32_t param, int kind);
 /** Values as they are stored; parameter and kind are there. `tensor`: of its pieces, for the dtype. */
 tess_status ckpt_source_read(ckpt_source *, int32_t param, int kind, uint64_t first, uint64_t elems, void *out);
-/** How a parameter's state is kept; null: it has none of this kind. */
+/** Returns the storage format of a parameter's state; null: it has no state of this kind. */
 const tess_state *ckpt_source_state(const ckpt_source *, int32_t param, int kind);
-/** How many values there are of a parameter's kind. */
+/** Returns the number of values of one kind that a parameter has. */
 uint64_t ckpt_source_elems(const ckpt_source *, int32_t param, int kind);
 uint32_t ckpt_source_dtype(const ckpt_source *, int32_t param, int kind);
 uint64_t ckpt_source_common_bytes(const ckpt_source *);

@@ -202,7 +202,7 @@ static int verify_one(ckpt_arguments *a, const char *path) {
         status = verify_files(a, &s);
         tess__saved_close(&s);
     }
-    if (!status) { /* and that nothing of a parameter is missing */
+    if (!status) { /* also checks that every parameter is complete */
         ckpt_source whole;
         status = ckpt_source_open(path, &whole);
         if (!status)
@@ -251,7 +251,7 @@ static tess_status say_removed(ckpt_arguments *a, const char *path) {
     return ckpt_json_end(a) ? tess_fail(TESS_E_DATA, "--json: cannot be written") : TESS_OK;
 }
 
-/* It prunes the lineage that --resume would take. */
+/* Prunes the lineage that --resume would continue. */
 static tess_status remove_oldest(ckpt_arguments *a, const tess__store *store) {
     tess__entry *all = NULL;
     uint64_t n = 0;
@@ -280,7 +280,8 @@ int ckpt_prune(ckpt_arguments *a) {
     tess_status status = tess__is_checkpoint(&tess__disk_real, a->paths[0])
                              ? tess_fail(TESS_E_DATA, "%s: a checkpoint; give the directory that holds it", a->paths[0])
                              : ckpt_find(a->paths[0], newest);
-    if (!status && !(status = tess__saved_open(&tess__disk_real, newest, &s))) { /* what stays must be worth it */
+    if (!status && !(status = tess__saved_open(&tess__disk_real, newest,
+                                               &s))) { /* the newest checkpoint, which stays, must be valid */
         status = verify_files(a, &s);
         tess__saved_close(&s);
     }

@@ -32,7 +32,7 @@ typedef struct {
     ckpt_source *from;  /* a checkpoint; or */
     ckpt_tensor *of;    /* each parameter's in a folder */
     const char *common; /* the program's text; null: that of `from` */
-    const char *path;   /* for messages */
+    const char *path;   /* names it in messages */
     char *chunk;
 } making;
 
@@ -400,7 +400,7 @@ static tess_status add_params(making *k, const hf_source *source, tool_safetenso
     return TESS_OK;
 }
 
-/* So that an export of it has config.json and the folder's names again. */
+/* Keeps the config, so that a later export has config.json and the folder's names again. */
 static tess_status keep_source(making *k, const hf_source *source, char text[TESS_CHECKPOINT_BYTES]) {
     if (source->model[0]) {
         int n = snprintf(text, TESS_CHECKPOINT_BYTES, "model=%s config=%s", source->model, source->config);

@@ -4,7 +4,7 @@
 #define TOOL_DOCTOR_H
 #include "tools/support/json_out.h"
 
-/* A note costs speed or takes one part away; training goes on. What is bad stops it. */
+/* A note costs speed or disables one part, and training still works. A bad finding prevents training. */
 enum { DOCTOR_OK, DOCTOR_NOTE, DOCTOR_BAD, DOCTOR_STATES };
 
 typedef struct {
@@ -22,9 +22,9 @@ int doctor_verdict(doctor *);
 
 /** Processor, memory, huge pages, limits, /dev/shm and the loopback interface. */
 void doctor_machine(doctor *);
-/** What this build has, its libraries with their versions, GPUs and NCCL. */
+/** Checks this build's parts, the versions of its libraries, GPUs and NCCL. */
 void doctor_libraries(doctor *);
-/** Each plugin, opened in a process of its own. */
+/** Opens each plugin in a process of its own. */
 void doctor_plugins(doctor *);
 /** A training step of this command, on one rank and on two by each way to talk. */
 void doctor_trials(doctor *);

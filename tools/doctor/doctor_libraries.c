@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What this build has, and what is found at run time. Nothing here links a library: versions are asked of those that
- * the command has loaded anyway. */
+/* Reports this build's parts and the libraries found at run time. It links no library itself and asks loaded ones for
+ * their versions. */
 #include <dlfcn.h>
 #include <gnu/libc-version.h>
 #include <string.h>

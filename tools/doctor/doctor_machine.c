@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the system gives: cores, memory, limits, names in memory, sockets. */
+/* Checks the system: cores, memory, limits, names in memory, sockets. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <sched.h>

@@ -7,7 +7,7 @@
 static void tried(void *user, uint32_t kind, const char *name, const char *path, const char *reason) {
     char what[64];
     snprintf(what, sizeof what, "%s %s", plugin_kind_word(kind), name);
-    if (!reason && *path) /* what is built in always works */
+    if (!reason && *path) /* built-in plugins always work */
         doctor_row(user, DOCTOR_OK, what, NULL, "%s", path);
     else if (reason)
         doctor_row(user, DOCTOR_NOTE, what,

@@ -40,7 +40,7 @@ static _Noreturn void become(char *const *argv, int said) {
     _exit(127);
 }
 
-/* What the child says until it ends, its first line alone. 0: it took too long. */
+/* Reads the first line of the child's output until it ends; returns 0 if it took too long. */
 static int listen_to(int from, char *line, size_t size) {
     size_t at = 0;
     char byte[256];

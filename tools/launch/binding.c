@@ -122,6 +122,6 @@ int32_t launch_binding_split(int32_t ranks, launch_binding *out, int *real) {
     (void)ranks;
     (void)out;
     (void)real;
-    return 0; /* which CPUs share a core is not known */
+    return 0; /* the system does not tell which CPUs share a core */
 }
 #endif

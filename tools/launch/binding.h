@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Which cores each rank of this host gets. */
+/* Divides the cores of this host among its ranks. */
 #ifndef TESS_BINDING_H
 #define TESS_BINDING_H
 #include <sched.h>

@@ -67,7 +67,7 @@ static void begin_stop(launch *l) {
         l->stop_ns = tool_now_ns();
 }
 
-/* Ranks whose server is elsewhere are not known here. */
+/* Returns 0 if another host has the server, because only the server knows who joined. */
 static int anyone_joined(const launch *l) {
     for (int32_t r = 0; l->server && r < l->options->ranks; r++)
         if (launch_server_joined(l, r))
@@ -79,7 +79,7 @@ static int anyone_joined(const launch *l) {
  * stopped process must run to hear it. */
 static void press(launch *l, int64_t now_ns) {
     int64_t grace_ns = l->grace_ns;
-    if (l->options->agents) /* each of them stops its own ranks first */
+    if (l->options->agents) /* adds time in which each agent stops its own ranks */
         grace_ns += AGENTS_GRACE_S * SECOND_NS;
     if (grace_ns > STRANGER_GRACE_S * SECOND_NS && !anyone_joined(l))
         grace_ns = STRANGER_GRACE_S * SECOND_NS;
@@ -158,7 +158,7 @@ static void note_end(launch *l, int32_t r, int status) {
     begin_stop(l);
 }
 
-/* While the process is a zombie its number is its own: what it left in its group can be killed by it. */
+/* A zombie keeps its process number, so the launcher can safely kill the rest of its process group by that number. */
 static void reap(launch *l) {
     for (int32_t r = 0; r < l->options->ranks; r++) {
         launch_rank *rank = &l->ranks[r];
@@ -173,7 +173,7 @@ static void reap(launch *l) {
     }
 }
 
-/* The host whose own ranks failed first: on the others they ended because of it. */
+/* Returns the host whose ranks failed first, because the ranks of other hosts ended as a consequence. */
 static int32_t culprit_host(const launch *l) {
     for (int32_t r = 0; r < l->options->ranks; r++)
         if (l->ranks[r].failed && !l->ranks[r].term_ns && l->ranks[r].exit_code != TOOL_PEER)
@@ -181,7 +181,7 @@ static int32_t culprit_host(const launch *l) {
     return l->first_failed;
 }
 
-/* The rank whose failure came first: the control plane knows better than the order of exits. */
+/* Returns the rank that failed first. It asks the control plane, because the order of exits may mislead. */
 static int32_t culprit(const launch *l) {
     if (l->options->agents)
         return culprit_host(l);
@@ -232,7 +232,7 @@ static void wait_turn(launch *l) {
     if (l->fds[1].revents)
         handle_order(l);
     if (l->sinks[0].broken && !l->interrupted)
-        interrupt(l, SIGPIPE); /* nobody reads us any more: end like any filter */
+        interrupt(l, SIGPIPE); /* nobody reads the output any more, so the launcher ends like any filter */
 }
 
 static void run(launch *l) {
@@ -265,7 +265,7 @@ static int start(launch *l) {
     return code ? code : launch_start_all(l, port);
 }
 
-/* They need the server until they end, or, when something is wrong, until they have heard of it. */
+/* Keeps the server for other hosts until their ranks end or, after a failure, have heard of it. */
 static void await_other_hosts(launch *l) {
     int64_t end_ns = l->first_failed < 0 && !l->interrupted ? INT64_MAX : tool_now_ns() + l->grace_ns;
     while (launch_server_connected(l) > 0 && tool_now_ns() < end_ns) {

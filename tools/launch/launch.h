@@ -10,8 +10,8 @@ typedef struct { /* runs this command on another host, with launch_options.follo
 } launch_agent;
 
 typedef struct {
-    int32_t ranks;             /* to start here; with `agents` how many these are */
-    int32_t world, first_rank; /* of all hosts; world 0: only this one's */
+    int32_t ranks;             /* ranks to start on this host, or the number of agents */
+    int32_t world, first_rank; /* all hosts' ranks and this host's first; world 0: one host */
     int32_t node;              /* node 0 holds the server, at `host`:`port` */
     const char *host;
     int32_t port;
@@ -48,7 +48,7 @@ int launch_start_ranks(const launch_options *);
 /** The same with this very program: argv[0] is for show, the rest its arguments. */
 int launch_self(const launch_options *);
 
-/** For a command with its own -n: 1: start that many ranks; 0: go on in this process (one rank, or one of another
- * launcher's); -1: contradiction with WORLD_SIZE, after one line on standard error (exit code 2). */
+/** Decides for a command that has -n. 1: start that many ranks. 0: continue in this process, which is one rank or
+ * another launcher's. -1: -n contradicts WORLD_SIZE; it wrote one line on standard error (exit code 2). */
 int launch_wanted(const char *command, int64_t ranks);
 #endif

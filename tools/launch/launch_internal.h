@@ -36,13 +36,13 @@ typedef struct {    /* standard output or error */
 typedef struct {
     pid_t pid; /* 0: not started, or ended */
     int started, failed, exit_code, signal;
-    int32_t generation; /* in which it was started */
-    int64_t term_ns;    /* when it was asked to end; 0: not yet */
+    int32_t generation; /* the generation that it was started in */
+    int64_t term_ns;    /* time of the request to end; 0: none yet */
     int killed;
-    int silent; /* it was ended because its heartbeat had stopped */
-    int left;   /* it is in no group any more, and how it ends does not matter */
+    int silent; /* 1: ended because its heartbeat had stopped */
+    int left;   /* 1: it has left the group, so its exit status does not matter */
     launch_stream streams[2];
-    int orders;                   /* of an agent: its standard input; -1: none */
+    int orders;                   /* the agent's standard input; -1: none */
     char held[LAUNCH_LINE_BYTES]; /* the last line of standard error, when another rank has just written the same */
     size_t held_bytes;
 } launch_rank;
@@ -51,26 +51,26 @@ typedef struct {
 struct tess__kv_server;
 
 enum { LAUNCH_FITS_MOST = 64 };
-typedef struct { /* what a group says of itself: with how many ranks it could go on, the most first */
+typedef struct { /* numbers of ranks with which a group can continue, largest first */
     int32_t n, ranks[LAUNCH_FITS_MOST];
-    int32_t stride;   /* ranks whose numbers are equal modulo it keep each other's images; 0: not known */
-    int32_t replicas; /* or, as replicas, have all the same */
+    int32_t stride;   /* ranks that are equal modulo it keep each other's images; 0: unknown */
+    int32_t replicas; /* 1: those ranks are replicas, which hold the same data */
 } launch_fits;
 
 enum { LAUNCH_OLD_SERVERS = 4, LAUNCH_MOST_ATTEMPTS = 8, LAUNCH_RECOVERIES_PER_HOUR = 60 };
 typedef struct {        /* lost ranks that were replaced, while the others wait in tess_recover */
-    int32_t generation; /* how often so far */
+    int32_t generation; /* recoveries so far */
     int32_t attempts; /* in a row, without an image that is whole in between; a loss ends those that recover as well */
-    struct tess__kv_server *old[LAUNCH_OLD_SERVERS]; /* in which ranks may still hear who was lost */
+    struct tess__kv_server *old[LAUNCH_OLD_SERVERS]; /* ranks may still ask them who was lost */
     int64_t recent_ns[LAUNCH_RECOVERIES_PER_HOUR];
-    int32_t replaced;  /* ranks so far */
+    int32_t replaced;  /* ranks replaced so far */
     int32_t whole;     /* the newest generation that had images */
-    int32_t *members;  /* of a smaller group, ascending; null: all */
-    int32_t n_members; /* how many there are, also while all are in it */
-    launch_fits fits;  /* as the newest whole group said it */
+    int32_t *members;  /* ranks of a smaller group, ascending; null: all */
+    int32_t n_members; /* their number, also when `members` is null */
+    launch_fits fits;  /* reported by the newest whole group */
 } launch_recovery;
 
-enum { LAUNCH_PATH_BYTES = 108 };       /* what an address of a Unix socket holds */
+enum { LAUNCH_PATH_BYTES = 108 };       /* capacity of a Unix socket's address */
 typedef struct launch_plan launch_plan; /* what all ranks share */
 
 typedef struct {
@@ -81,7 +81,7 @@ typedef struct {
     launch_sink sinks[2];
     struct pollfd *fds;
     struct tess__kv_server *server; /* null: on another host */
-    char path[LAUNCH_PATH_BYTES];   /* of its socket, on one host */
+    char path[LAUNCH_PATH_BYTES];   /* the server's socket, on one host */
     char secret[LAUNCH_SECRET_BYTES];
     int secret_fd; /* -1: none */
     int32_t n_running, first_failed;
@@ -102,7 +102,7 @@ void launch_plan_free(launch *);
 /* launch_recover.c: 1 when the others go on without rank r, which has ended, or with another process in its place; 0:
  * the run is to end. `why` is for the ranks that it leaves. */
 int launch_survives(launch *, int32_t r, const char *why);
-/** Where lost ranks can be replaced: ends those that give no sign of life, so that they cannot come back. */
+/** If lost ranks can be replaced, ends those without a sign of life, so that they cannot come back. */
 void launch_end_silent(launch *);
 
 typedef struct { /* one process of launch.ranks */
@@ -126,32 +126,32 @@ void launch_agent_ended(launch *, int32_t index);
 /** The line about an agent that ended without a word; 1: there was one. */
 int launch_agent_explain(const launch *, int32_t index);
 
-/* launch_follow.c: what the agent's command reads from its standard input. */
+/* launch_follow.c: the agent's command reads the secret and signals from its standard input. */
 int launch_follow_secret(launch *);
-/** A signal to pass on, 0 none. */
+/** Returns a signal to pass on; 0: none. */
 int launch_follow_order(launch *);
 
 /* launch_server.c: the key-value server, here or on another host. 0, or an exit code after one line. */
 int launch_server_start(launch *, int32_t *port);
-/** That of the next generation, for its members, beside the old one. */
+/** Starts the next generation's server for its members and keeps the old one. */
 int launch_server_renew(launch *);
 void launch_server_stop(launch *);
 int launch_several_hosts(const launch *);
 /** Seconds of an option, as the server reads its own, in ns. The same. */
 int launch_read_seconds(const char *key, double fallback, double most, int64_t *out_ns);
 /* These tell the server and ask it, when it is here; r: index of launch.ranks. */
-/** Rank r has ended, for the news: with exit code 0 when `orderly`. */
+/** Tells the server that rank r has ended; `orderly`: with exit code 0. */
 void launch_server_ended(launch *, int32_t r, int orderly, const char *why);
 /** Returns when the server has read all that came before, so that it tells the truth of ranks that have ended. */
 void launch_server_catch_up(launch *);
-int launch_server_joined(const launch *, int32_t r); /* ever */
-/** Its heartbeat has stopped, with the server of its generation or with a later one that it was in. */
+int launch_server_joined(const launch *, int32_t r); /* true once the rank has joined */
+/** True if the rank's heartbeat has stopped at its generation's server or a later one that it joined. */
 int launch_server_silent(const launch *, int32_t r);
 int32_t launch_server_culprit(const launch *);   /* index of the first cause; negative: none, or no rank of ours */
 int32_t launch_server_connected(const launch *); /* ranks, now */
-int launch_server_ready(const launch *);         /* the group can go on without lost ranks */
-int launch_server_closing(const launch *);       /* its work is done */
-/** 1: what the group has said; 0: nothing yet. */
+int launch_server_ready(const launch *);         /* true if the group can continue without lost ranks */
+int launch_server_closing(const launch *);       /* true if the group has finished its work */
+/** Copies what the group has reported and returns 1; 0: nothing yet. */
 int launch_server_fits(const launch *, launch_fits *);
 
 /* launch_output.c */
@@ -160,7 +160,7 @@ void launch_stream_open(launch_stream *, int32_t rank, int to, int fd);
 nfds_t launch_output_poll(launch *, struct pollfd *);
 /** Reads and writes what poll said is possible. */
 void launch_output_turn(launch *, const struct pollfd *);
-void launch_output_end(launch *, int32_t r); /* of that rank */
+void launch_output_end(launch *, int32_t r); /* ends that rank's output */
 /** Takes what ended ranks left in their pipes. */
 void launch_output_drain(launch *);
 int launch_output_pending(const launch *);

@@ -12,8 +12,8 @@
 enum {
     READ_SIZE = 64 << 10,
     LINE_MAX_BYTES = 1 << 20,  /* longer lines are cut */
-    QUEUE_MAX_BYTES = 4 << 20, /* more is read only when some has been written */
-    WRITE_SIZE = 4096          /* what a pipe that is ready takes without blocking */
+    QUEUE_MAX_BYTES = 4 << 20, /* reading pauses until some has been written */
+    WRITE_SIZE = 4096          /* a ready pipe accepts this much without blocking */
 };
 
 void launch_stream_open(launch_stream *s, int32_t rank, int to, int fd) {
@@ -48,7 +48,7 @@ static launch_line message_of(const launch_line *l) {
 
 /* The same, or the echo of it on another rank: "rank 1 failed in …: the same; this rank was in …". */
 static int says_the_same(const launch_line *a, const launch_line *b) {
-    enum { LEAST = 24 }; /* bytes: less is said by chance */
+    enum { LEAST = 24 }; /* bytes: shorter messages may be equal by chance */
     launch_line x = message_of(a), y = message_of(b);
     return (x.bytes >= LEAST && memmem(y.text, y.bytes, x.text, x.bytes)) ||
            (y.bytes >= LEAST && memmem(x.text, x.bytes, y.text, y.bytes));
@@ -84,7 +84,7 @@ static void write_line(launch *l, int to, int32_t rank, const char *line, size_t
     launch_sink *sink = &l->sinks[to];
     char prefix[256];
     size_t n = prefix_of(l, rank, line, bytes, prefix, sizeof prefix);
-    if (sink->start > sink->bytes) { /* mostly written: what is left moves to the front */
+    if (sink->start > sink->bytes) { /* most is written, so the rest moves to the front */
         memcpy(sink->data, sink->data + sink->start, sink->bytes);
         sink->start = 0;
     }

@@ -30,12 +30,12 @@ static int broke_off(const launch *l, int32_t r) {
     return lost >= 0 && lost != r && !launch_server_ready(l) && (l->ranks[lost].pid || l->ranks[lost].signal);
 }
 
-/* Whether the others can go on at all. */
+/* Returns 1 if the remaining ranks can continue at all. */
 static int may_go_on(launch *l, int32_t r) {
     launch_recovery *a = &l->recovery;
     if (!l->server || launch_several_hosts(l) || l->stop_ns || l->interrupted || anyone_done(l))
         return 0;
-    launch_server_catch_up(l); /* its last words count */
+    launch_server_catch_up(l); /* reads what the rank told the server before it ended */
     if (launch_server_closing(l) || (!l->ranks[r].signal && !broke_off(l, r)))
         return 0;
     if (launch_server_fits(l, &a->fits)) {
@@ -105,7 +105,7 @@ static int32_t member(const launch *l, int32_t i) {
     return l->recovery.members ? l->recovery.members[i] : i;
 }
 
-/* It runs, and has been in a group that had images. */
+/* True if the rank runs and was in a group that had images. */
 static int holds_images(const launch *l, int32_t r) {
     return l->ranks[r].pid && !l->ranks[r].left && l->ranks[r].generation <= l->recovery.whole;
 }
@@ -189,7 +189,7 @@ int launch_survives(launch *l, int32_t r, const char *why) {
     launch_recovery *a = &l->recovery;
     if (!may_go_on(l, r))
         return 0;
-    int again = !l->ranks[r].signal; /* it took another's place, and broke off */
+    int again = !l->ranks[r].signal; /* it replaced a lost rank and ended itself */
     if (!a->members && (again || a->replaced < l->options->replacements))
         return replace(l, r, why);
     return go_on_with_fewer(l, r, why);

@@ -35,7 +35,7 @@ int launch_read_seconds(const char *key, double fallback, double most, int64_t *
     return status == TESS_OK ? 0 : tool_report(status);
 }
 
-/* The ranks inherit it as an open file: an environment can be read in /proc, and goes on to whatever they start. */
+/* The ranks inherit the secret as an open file, because /proc shows the environment and every child inherits it. */
 static int hand_over_secret(launch *l) {
     size_t length = strlen(l->secret);
     l->secret_fd = memfd_create("tessera-secret", MFD_CLOEXEC);
@@ -59,7 +59,7 @@ static int read_secret(launch *l) {
     return hand_over_secret(l);
 }
 
-/* On the interface of the address that the others use, which must be this host's. */
+/* Listens on the interface of the address that other hosts use; the address must be this host's. */
 static int listen_for_all(launch *l, int32_t *port) {
     const launch_options *o = l->options;
     char address[TESS__WIRE_ADDRESS_MAX];
@@ -74,7 +74,7 @@ static int listen_for_all(launch *l, int32_t *port) {
     return status == TESS_OK ? 0 : tool_report(status);
 }
 
-/* Nobody but this user gets in, so that no secret is needed. */
+/* Only this user can connect to the Unix socket, so no secret is needed. */
 static int listen_here(launch *l) {
     const tess__kv_terms terms = { .launcher = 1 };
     char name[32];
@@ -123,7 +123,7 @@ void launch_server_stop(launch *l) {
 
 /* ---- what it is told and knows ----------------------------------------------------------------------- */
 
-/* As the server counts, over all hosts. */
+/* Returns the rank's number over all hosts, which the server uses. */
 static int32_t number(const launch *l, int32_t r) {
     return l->options->first_rank + r;
 }

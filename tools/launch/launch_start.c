@@ -104,8 +104,8 @@ static int describe_rank(const launch *l, const plan *p, int32_t rank, rank_envi
     add_int(e, "LOCAL_RANK", rank);
     add_int(e, "LOCAL_WORLD_SIZE", l->options->ranks);
     describe_meeting(l, p, e);
-    leave_out(e, "TESSERA_RANKS"); /* it is about starting ranks, and may be MIN:MAX */
-    leave_out(e, "TESSERA_GRACE"); /* which no rank reads */
+    leave_out(e, "TESSERA_RANKS"); /* it concerns the launcher alone, and may be MIN:MAX */
+    leave_out(e, "TESSERA_GRACE"); /* no rank reads it */
     if (p->bound && !getenv("TESSERA_HELPER_CPUS"))
         add(e, "TESSERA_HELPER_CPUS", p->bindings[rank].list);
     if (!getenv("OMP_NUM_THREADS"))

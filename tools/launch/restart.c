@@ -20,10 +20,10 @@ typedef struct {
     const launch_options *launch;
     const restart_options *options;
     int fd;
-    char file[64]; /* for the ranks to open: it has no name that could be left */
+    char file[64]; /* path that the ranks open; the file has no name, so none remains */
     uint64_t furthest;
     int32_t ranks, done;          /* restarts so far */
-    double recent[MOST_PER_HOUR]; /* when the last ones were */
+    double recent[MOST_PER_HOUR]; /* times of the last restarts */
     double pause;
 } restarting;
 

@@ -7,7 +7,7 @@
 enum { RESTART_MOST_REPLACED = 10000 };
 typedef struct {
     int32_t restarts;     /* most of them; 0: none */
-    int32_t least, most;  /* ranks to go on with; 0: as many as were started */
+    int32_t least, most;  /* ranks to continue with; 0: as many as were started */
     int32_t replacements; /* with recovery in memory: lost ranks that are replaced, in each life */
     int self;             /* launch_self */
 } restart_options;

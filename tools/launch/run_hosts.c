@@ -21,7 +21,7 @@ typedef struct {
     const run_hosts_options *options;
     char program[4096], folder[4096], agent[1024];
     char secret[LAUNCH_SECRET_BYTES];
-    char *words[AGENT_WORDS]; /* of the agent */
+    char *words[AGENT_WORDS]; /* the agent's command line */
     int n_words;
     char **lists; /* [host * (AGENT_WORDS + 3)]: an argv for each host */
     launch_agent *agents;
@@ -126,7 +126,7 @@ static void free_agents(hosts_run *r) {
 
 /* ---- the secret --------------------------------------------------------------------------------- */
 
-/* Who starts all the ranks can make one up. */
+/* The launcher starts all ranks itself, so it can choose a random secret. */
 static int make_secret(hosts_run *r) {
     unsigned char random[SECRET_RANDOM];
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)

@@ -83,7 +83,7 @@ const machine_block *machine_find_block(const machine_desc *m, const char *model
 enum { REAL, SHARE, WHOLE, BYTES, TEXT, ONE_OF };
 typedef struct {
     const char *key;
-    uint32_t type, size; /* of a text's array */
+    uint32_t type, size; /* size of a text's array */
     size_t offset;
     const char *words; /* of ONE_OF, which becomes the word's number: "ring|tree|direct" */
 } member;
@@ -185,11 +185,11 @@ static int read_object(json_in *s, const member *fields, size_t n, void *base) {
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 #define OF(type, field) offsetof(type, field)
 
-typedef struct { /* what a description holds beside the machine's own fields */
+typedef struct { /* members of a description beside the machine's own fields */
     machine_desc machine;
     double flops_share, memory_share, link_share;
     int32_t device; /* the number of its word */
-    char said[256]; /* what a json_in's `expected` may point to */
+    char said[256]; /* storage that a json_in's `expected` may point to */
 } reading;
 
 #define TOP(field) OF(reading, machine.field)

@@ -30,15 +30,15 @@ typedef struct { /* a block as measured */
 typedef struct {
     char name[64], source[256];
     int32_t is_cpu; /* rates are of one thread; else of the device */
-    int32_t is_gpu; /* the description says so */
+    int32_t is_gpu; /* set by the description */
     int32_t ranks_per_node, algorithm;
     double cores;                                  /* of a node, which its ranks' threads share; 0: they do not share */
-    double flops_per_second[16];                   /* by compute dtype */
+    double flops_per_second[16];                   /* index: compute dtype */
     double memory_bytes_per_second;                /* read and written, each counted */
-    double rate_bytes_per_second[MACHINE_N_RATES]; /* of the engine's kernels; 0: the memory's */
-    double kernel_seconds, collective_seconds;     /* what each costs beside its work */
+    double rate_bytes_per_second[MACHINE_N_RATES]; /* bandwidth of the engine's kernels; 0: the memory's */
+    double kernel_seconds, collective_seconds;     /* fixed cost of each, beside its work */
     machine_link within, across;                   /* of a rank, in one node and between nodes */
-    double up_bytes_per_second, down_bytes_per_second; /* between device and host, of a rank */
+    double up_bytes_per_second, down_bytes_per_second; /* a rank's bandwidth between device and host */
     double host_bytes_per_second;                      /* the optimizer on the host, of a rank */
     uint64_t device_memory_bytes;
     machine_collective *collectives; /* in ascending order of bytes within comm, op and ranks */
@@ -56,7 +56,7 @@ const char *const *machine_names(void);
 const char *machine_text(const char *name);
 /** Reads `text` of `bytes` bytes; `path` for messages. */
 tess_status machine_parse(const char *path, const char *text, size_t bytes, machine_desc *out);
-/** As machine_open reads it. -1 when anything could not be written. */
+/** Writes the format that machine_open reads; returns -1 if a write failed. */
 int machine_write(const machine_desc *, FILE *);
 
 tess_status machine_add_collective(machine_desc *, const machine_collective *);
@@ -64,7 +64,6 @@ tess_status machine_add_block(machine_desc *, const machine_block *); /* replace
 /** Takes the `block` and, where `collectives`, the `bench` events of a file that --json wrote. TESS_E_DATA also when
  * there are none. */
 tess_status machine_add_events(machine_desc *, const char *path, int collectives);
-/** The measured times of a block; of another block of the same kind ("h.3" for "h.7") when it was not measured itself.
- * Null: none. */
+/** Finds the measured times of a block, or of another block of its kind ("h.3" for "h.7"). Null: none. */
 const machine_block *machine_find_block(const machine_desc *, const char *model_key, const char *block);
 #endif

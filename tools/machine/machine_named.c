@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The machines that come with Tessera. Figures are those of published data sheets, named in `source`; shares and
- * latencies are ours, and docs/machine.md says why. */
+/* Tessera describes these machines itself. Figures come from published data sheets, which `source` names. Shares and
+ * latencies are our estimates; docs/machine.md gives the reasons. */
 #include <string.h>
 
 #include "machine.h"

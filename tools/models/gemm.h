@@ -17,8 +17,8 @@ typedef struct { /* c[i, j] (+)= scale · sum over k of a[i, k] · b[k, j] */
 
 enum { GEMM_SCRATCH_BYTES = (256 * 256 + 256 * 6 + 16) * 4 }; /* per thread, a multiple of 64 */
 
-/** On the calling thread. */
+/** Computes on the calling thread. */
 void gemm(const gemm_task *, void *scratch);
-/** Over the context's threads, by rows or by columns; scratch: GEMM_SCRATCH_BYTES for each thread. */
+/** Divides rows or columns over the context's threads; scratch: GEMM_SCRATCH_BYTES for each thread. */
 void gemm_parallel(const ops *, const gemm_task *, void *scratch);
 #endif

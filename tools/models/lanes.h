@@ -12,7 +12,7 @@ typedef float lanes __attribute__((vector_size(64)));
 typedef uint32_t lanes_bits __attribute__((vector_size(64)));
 typedef int32_t lanes_mask __attribute__((vector_size(64)));
 typedef uint16_t lanes_half __attribute__((vector_size(32)));
-/* As they lie in memory, at any address. */
+/* These types access memory at any address. */
 typedef float lanes_there __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint16_t lanes_half_there __attribute__((vector_size(32), aligned(2), may_alias));
 
@@ -65,7 +65,7 @@ TESS_FN double lanes_add_up(lanes x) {
     return sum;
 }
 
-/* By quarters: four elements side by side, then one. */
+/* Sums and maxima combine quarters first, four elements side by side, then single elements. */
 typedef float lanes_four __attribute__((vector_size(16)));
 typedef union {
     lanes all;
@@ -134,7 +134,7 @@ TESS_FN void lanes_pair_store(int half, lanes_pair v, void *x) {
     lanes_store(0, v.b, (float *)x + LANES);
 }
 
-/** Where in the thirty-two element k of a, and behind them of b, lies. */
+/** Returns the place among the thirty-two of element k of a; larger k count the elements of b. */
 TESS_FN int64_t lanes_pair_place(int half, int64_t k) {
     return !half ? k : k < LANES ? 2 * k : 2 * (k - LANES) + 1;
 }

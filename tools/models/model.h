@@ -9,7 +9,7 @@ typedef struct {    /* decoders on the CPU: low-rank adapters beside products, w
     int32_t rank;   /* 0: none */
     int32_t rooted; /* their sum is scaled by alpha / sqrt(rank), not by alpha / rank */
     float alpha;
-    uint32_t matrices, tables; /* how the products' matrices rest, and the tables of tokens: STORED_… */
+    uint32_t matrices, tables; /* storage format of the products' matrices and of the token tables: STORED_… */
     char targets[160]; /* the products, by their modules' names or the ends of them, joined by ','; "all-linear" */
 } model_lora;
 typedef struct { /* decoders; zero is the model's default */
@@ -18,31 +18,31 @@ typedef struct { /* decoders; zero is the model's default */
     int32_t rope_positions; /* llama: the context before it was stretched as in Llama 3.1; 0: evenly or not at all */
     float norm_eps;
     double rope_theta, rope_factor, rope_low, rope_high; /* factor 0: not stretched */
-    double rope_fast, rope_slow, rope_attention; /* YaRN, where rope_attention, by which lengths grow, is not 0 */
-    double rope_local_theta;         /* of layers with a window, which nothing stretches; 0: as the others */
-    int32_t rope_whole;              /* YaRN begins and ends at whole pairs */
-    int32_t window;                  /* keys that a row sees, itself among them; 0: all before it */
-    int32_t window_from;             /* the first layer with a window */
+    double rope_fast, rope_slow, rope_attention;         /* YaRN, if rope_attention is not 0; it scales lengths */
+    double rope_local_theta;                             /* for layers with a window, never stretched; 0: rope_theta */
+    int32_t rope_whole;                                  /* YaRN begins and ends at whole pairs */
+    int32_t window;                                      /* keys that a row sees, including itself; 0: all before it */
+    int32_t window_from;                                 /* the first layer with a window */
     int32_t window_every;            /* every so manieth layer has none all the same; 0: each has one */
     double query_scalar;             /* scores are divided by its root; 0: the heads' size */
-    double attention_cap, logit_cap; /* of scores, of logits; 0: none */
+    double attention_cap, logit_cap; /* caps of scores and of logits; 0: none */
 } model_decoder;
-typedef struct {                           /* zero is the model's default; what a model has no use for is ignored */
-    int32_t batch;                         /* samples per rank and microbatch */
+typedef struct {   /* zero is the model's default; a model ignores options that it does not use */
+    int32_t batch; /* samples per rank and microbatch */
     int32_t layers, heads, width, context; /* gpt: 4, 4, 128, 64 */
     int32_t image_size, hidden;            /* convbn: 224, 128 */
     int32_t head_rows;                     /* decoders on a device: of a chunk of the head; 0: by their size */
     int32_t untied;                        /* decoders: 1: the head has a matrix of its own */
     int32_t half_units;      /* decoders on the CPU: the halves of a layer are blocks, and units, of their own */
     float dropout;           /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
-    float attention_dropout; /* what a config asks for; no model has one, and training says so */
+    float attention_dropout; /* a config may ask for it; no model has it, and training warns */
     model_decoder decoder;
     const char *frozen; /* parameters not trained: patterns as "embed.*", joined by ','; null: none */
     model_lora lora;
-    uint32_t precision; /* what parameters come in: TESS_F32 (also 0) or TESS_BF16 */
+    uint32_t precision; /* dtype of the parameters: TESS_F32 (also 0) or TESS_BF16 */
     int32_t threads;    /* compute threads, 0: 1. Bits depend on it with oneDNN */
     uint64_t seed;
-    const char *isa, *operators; /* as ops_options.isa and ops_find; null: the best there is */
+    const char *isa, *operators; /* see ops_options.isa and ops_find; null: the best available */
 } model_options;
 
 enum { MODEL_NAME = 48, MODEL_DIMS = 4, MODEL_BLOCK_PARAMS = 32 };
@@ -53,8 +53,8 @@ typedef struct {
     int64_t shape[MODEL_DIMS], elems;
     int32_t ndim;
     int32_t is_frozen;       /* not trained: neither gradient nor state */
-    uint32_t stored;         /* frozen matrices: how it rests, STORED_…; shape and elems are the matrix's */
-    int32_t is_adapter;      /* of model_lora */
+    uint32_t stored;         /* storage format of a frozen matrix, STORED_…; shape and elems are the matrix's */
+    int32_t is_adapter;      /* belongs to model_lora */
     int32_t is_buffer;       /* running statistics: fp32, not trained */
     int32_t optimizer_group; /* gpt: 0 matrices, 1 biases and normalisations (no decay); else 0 */
     uint32_t init;           /* MODEL_UNIFORM, … */
@@ -64,7 +64,7 @@ typedef struct {
     char name[MODEL_NAME], also[MODEL_NAME]; /* also: a second module of its parameters, or "" */
     int32_t first_param, n_params;           /* in the order the block gets them */
     uint64_t output_bytes, saved_bytes, forward_scratch_bytes, backward_scratch_bytes;
-    uint64_t remake_scratch_bytes; /* as tess_block_options; so the next */
+    uint64_t remake_scratch_bytes; /* this and the next as in tess_block_options */
     uint64_t selective_saved_bytes, selective_scratch_bytes;
     uint32_t flags; /* TESS_BLOCK_… */
     int32_t
@@ -72,7 +72,7 @@ typedef struct {
     tess_block_fn forward, backward;
     void *user;
     /* For bf16, where the above describes the fp32 computation inside: */
-    uint64_t saved_floats_bytes; /* the first part of `saved`, which is kept in bf16 */
+    uint64_t saved_floats_bytes; /* first part of `saved`, stored in bf16 */
     uint32_t products;           /* bit i: parameter i only goes into linear and conv operators, which take bf16 */
     int32_t reads_output;        /* backward reads `output` */
 } model_block;
@@ -81,7 +81,7 @@ typedef struct {
     model_param *params;
     model_block *blocks;
     char (*scopes)[MODEL_NAME];         /* modules within blocks that are units of their own */
-    uint64_t input_bytes, result_bytes; /* a batch; what the last block hands back, a model_result first */
+    uint64_t input_bytes, result_bytes; /* a batch; the last block's result, which begins with a model_result */
 } model_desc;
 
 typedef struct { /* the start of every result */
@@ -97,14 +97,14 @@ typedef struct model {
     model_options options; /* with the defaults filled in */
     model_desc desc;
     ops *o;
-    char operators[128]; /* what computes, and all its bits depend on: for printing and hashing */
+    char operators[128]; /* names all that bits depend on, for printing and hashing */
     void *own;           /* the model's operators */
-    int32_t may_store;   /* its kernels can store gradients; stores_grads: they do, as was declared */
+    int32_t may_store;   /* its kernels can store gradients; stores_grads: they were declared to do so */
     int32_t stores_grads;
     struct model_half *halves;     /* per block, when parameters come in bf16 */
     struct model_chunked *chunked; /* per block */
-    int32_t first_sample;          /* of the chunk that a block works on; outside 0 */
-    const void *host_batch;        /* where call->batch is not the host's to read: model_run */
+    int32_t first_sample;          /* first sample of the chunk that a block works on; otherwise 0 */
+    const void *host_batch;        /* host copy if the host cannot read call->batch (model_run) */
 } model;
 struct model_ops {
     const char *name;
@@ -128,17 +128,17 @@ void model_destroy(model *); /* after tess_close; null is fine */
 /** Declares parameters, ties and blocks; before tess_shard. The parameter's index is its tag. The engine must have been
  * opened with input_bytes = desc.input_bytes. */
 tess_status model_declare(tess *, model *);
-/** Calls `fill`, which gives fp32, for a range of any parameter: for what rests in blocks those are made. */
+/** Calls `fill`, which gives fp32, for a range of any parameter, and converts it for parameters stored in blocks. */
 tess_status model_fill_stored(const model *, const tess_range *, void *data, tess_range_fn fill, void *user);
 /** The compute dtype that the engine's precision gives the parameters, for model_options.precision. It is called
  * between tess_open and model_declare; the model may have been made for either. TESS_E_UNSUPPORTED: for something the
  * models do not compute in. */
 tess_status model_precision(tess *, const model *, uint32_t *out);
-/** After tess_open, where the operators are a device's: takes up the engine's device and compute stream. */
+/** Binds operators of a device to the engine's device and compute stream. Call it after tess_open. */
 tess_status model_start(tess *, model *);
-/** As tess_run; needed in its place when the operators' memory is not the host's. */
+/** Replaces tess_run; needed if the operators' memory is not the host's. */
 tess_status model_run(tess *, model *, const tess_run_options *);
-/** The same, without tess_run_wait; may_repeat 0: the blocks are called, and not run again as they were recorded. */
+/** Does the same without tess_run_wait. If may_repeat is 0, it calls the blocks instead of replaying a recording. */
 tess_status model_run_late(tess *, model *, const tess_run_options *, int may_repeat);
 /** A tess_range_fn, `user` the model: initial values, each a function of seed, parameter and element. */
 tess_status model_fill(void *user, const tess_range *, void *data);
@@ -150,9 +150,9 @@ tess_status model_sequence_begin(model *, uint64_t *bytes);
 void model_sequence_end(model *);
 
 /* ---- work: cost.c ---------------------------------------------------------------------------------- */
-typedef struct {                          /* one call of a block */
-    double forward_flops, backward_flops; /* of products and convolutions; a multiplication and an addition are two */
-    double forward_bytes, backward_bytes; /* read and written by all else */
+typedef struct {                          /* the cost of one call of a block */
+    double forward_flops, backward_flops; /* in products and convolutions; a multiply-add counts two */
+    double forward_bytes, backward_bytes; /* bytes that all other operators read and write */
     int32_t forward_kernels, backward_kernels;
 } model_cost;
 /** [pure] */
@@ -217,7 +217,7 @@ static inline float *linear_input(void *batch) {
 }
 typedef struct {
     model_result sum;
-    float output[3]; /* of the first row */
+    float output[3]; /* output of the first row */
     float reserved;
 } linear_result;
 
@@ -238,7 +238,7 @@ int model__stores_grad(const model *, int32_t i);
 tess_status model__add_buffer(model *, const char *name, int64_t elems, float value);
 tess_status model__add_scope(model *, const char *name);
 tess_status model__add_block(model *, const model_block *); /* first_param and n_params are filled in here */
-/** Turns the blocks into ones whose parameters, outputs and gradients between blocks are bf16: bf16.c. */
+/** Converts the blocks, so that parameters, outputs and gradients between blocks are bf16 (bf16.c). */
 tess_status model__make_halves(model *);
 /** Blocks with `chunks` become ones that loop over them; after model__make_halves. */
 tess_status model__make_chunked(model *);

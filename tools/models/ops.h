@@ -70,7 +70,7 @@ typedef struct { /* x[batch, time, 3, heads, size] → y[batch, time, heads, siz
     int32_t window;   /* layer_ops.h, as the next: positions that a row sees, itself among them; 0: all before it */
     float scale, cap; /* scale 0: one over the root of the size; cap: scores become cap · tanh(score / cap); 0: none */
 } ops_attention_shape;
-typedef struct { /* which mask: a function of these alone, the same on whatever rank holds the sample */
+typedef struct { /* determines a mask alone, so that it does not depend on the rank that holds the sample */
     uint64_t seed, step, first_sample;
     uint32_t layer;
     float rate; /* 0: no dropout */
@@ -81,16 +81,16 @@ typedef struct {
     double divisor;
 } ops_loss; /* lies in tensor memory: a model_result */
 
-enum {                   /* what batchnorm normalises with */
+enum {                   /* the statistics that batchnorm uses */
        OPS_BATCH = 1,    /* the batch's mean and variance */
        OPS_BATCH_UPDATE, /* the same, and the running ones move a tenth towards them (unbiased variance) */
        OPS_RUNNING       /* the running ones */
 };
 typedef struct { /* x[rows, channels], rows being samples times places; eps 1e-5 */
     uint64_t rows, channels;
-    int32_t relu; /* of the result */
+    int32_t relu; /* applies relu to the result */
 } ops_batchnorm_shape;
-enum { OPS_CHUNK_ROWS = 512 }; /* sums over rows: of these many first, so that threads do not matter */
+enum { OPS_CHUNK_ROWS = 512 }; /* sums over rows add so many first, so that bits do not depend on threads */
 static inline uint64_t ops_batchnorm_scratch(const ops_batchnorm_shape *s) {
     return ops_align((s->rows / OPS_CHUNK_ROWS + 2) * s->channels * 2 * sizeof(double));
 }
@@ -101,8 +101,8 @@ struct ops_table {
     uint32_t reserved;
     const ops_layer_table *layer; /* null: none */
     tess_status (*create)(const ops_options *, ops **out);
-    /** Takes up the device that `stream` belongs to, whose calls enqueue there from now on; a null handle: a stream of
-     * its own. On the host it starts the threads. Before the first call of an operator; …_create needs neither. */
+    /** Binds the operators to the device of `stream`, where calls enqueue from now on; with a null handle it makes a
+     * stream. On the host it starts the threads. Call it before the first operator; …_create does not need it. */
     tess_status (*start)(ops *, const tess_stream *stream);
     /** Tensor memory for a model without the engine, zeroed; between it and the host's; and waiting for all calls. Null
      * where `mem` is the host's. */
@@ -115,7 +115,8 @@ struct ops_table {
     tess_status (*pinned_alloc)(ops *, uint64_t bytes, void **out);
     void (*pinned_free)(ops *, void *);
     void (*destroy)(ops *); /* after its operators; null is fine */
-    /** "onednn 2.6.3 avx512_core_bf16, 2 threads": what bits depend on, for hashes and for printing. */
+    /** Writes "onednn 2.6.3 avx512_core_bf16, 2 threads", which names all that bits depend on, for hashes and printing.
+     */
     void (*describe)(const ops *, char *out, size_t bytes);
 
     tess_status (*linear_create)(ops *, const ops_linear_shape *, ops_linear **out, ops_scratch *need);
@@ -142,8 +143,8 @@ struct ops_table {
     tess_status (*copy)(ops *, const void *x, void *y, uint64_t bytes);
     /** dx = scale · dy where y > 0, else 0: relu, and relu followed by dropout (scale 1/(1-rate)). dx may be dy. */
     tess_status (*relu_backward)(ops *, const float *y, const float *dy, float *dx, uint64_t elems, float scale);
-    /** In place: x of `samples` rows of `elems`; kept values grow by 1/(1-rate). Applied to a gradient: its backward.
-     */
+    /** Works in place on `samples` rows of `elems`; kept values grow by 1/(1-rate). On a gradient it is its own
+     * backward. */
     tess_status (*dropout)(ops *, float *x, uint64_t samples, uint64_t elems, const ops_dropout *);
     tess_status (*add)(ops *, const float *x, float *y, uint64_t elems); /* y += x */
     /** 2×2, stride 2. x[batch, h, w, c] → y[batch, c, h/2, w/2], which is PyTorch's order for a following linear;
@@ -175,7 +176,7 @@ struct ops_table {
     /** Log-softmax and negative log likelihood of the first `count` rows; logits become probabilities. */
     tess_status (*cross_entropy)(ops *, float *logits, const int32_t *labels, uint64_t rows, uint64_t classes,
                                  uint64_t count, ops_loss *out, void *scratch);
-    uint64_t (*cross_entropy_need)(uint64_t rows); /* its scratch */
+    uint64_t (*cross_entropy_need)(uint64_t rows); /* bytes of its scratch */
     /** The gradient of the mean over `count` rows; the rows after them get 0. */
     tess_status (*cross_entropy_backward)(ops *, const float *probabilities, const int32_t *labels, uint64_t rows,
                                           uint64_t classes, uint64_t count, float *dlogits);
@@ -203,7 +204,7 @@ extern const ops_table ops_plain;
 extern const ops_table ops_onednn;
 #endif
 extern const ops_table ops_cuda; /* only with CUDA */
-/** By name, "plain", "onednn" or "cuda"; null or "auto": the CPU's fastest. TESS_E_UNSUPPORTED names what was left out.
- */
+/** Finds "plain", "onednn" or "cuda"; null or "auto" gives the CPU's fastest. TESS_E_UNSUPPORTED names what this build
+ * omits. */
 tess_status ops_find(const char *name_or_null, const ops_table **out);
 #endif

@@ -7,10 +7,10 @@
 /** Weights as fp32: themselves, or from bf16 into the start of *scratch, which then points behind them. */
 const float *ops_plain_weights(const ops *, const void *w, uint64_t elems, void **scratch);
 uint64_t ops_plain_weights_scratch(const ops *, uint64_t elems);
-/* How a table describes bf16 without bf16 products. */
+/* A table without bf16 products describes bf16 so. */
 #define OPS_BF16_AS_FP32 ", bf16 as fp32 rounded at block boundaries"
 
-uint64_t ops_plain_gemm_scratch(const ops *); /* what each linear function below needs */
+uint64_t ops_plain_gemm_scratch(const ops *); /* scratch of each linear function below */
 uint64_t ops_plain_conv_scratch(const ops *, const ops_conv_shape *);
 void ops_plain_linear_forward(ops *, const ops_linear_shape *, const float *x, const float *w, const float *b, float *y,
                               void *scratch);

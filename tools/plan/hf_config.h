@@ -5,7 +5,7 @@
 #include "tools/models/model.h"
 
 /** Reads `path`, a config.json or a folder that has one, for the model `name`; sets shapes, vocabulary, positions and
- * whether the head is tied. *positions: how long a context the model is made for. TESS_E_DATA names what is wrong or
+ * whether the head is tied. *positions receives the longest context of the model. TESS_E_DATA names what is wrong or
  * not supported. */
 tess_status hf_config_read(const char *path, const char *name, model_options *out, int32_t *positions);
 /** config.json without a dtype, for the folder that a run of such a model exports: that of `source`, as hf_config_read

@@ -13,7 +13,7 @@
 #include "tools/support/say.h"
 #include <tessera/gpu.h>
 
-enum { MOST_CONTEXT = 1024 /* of a folder's model, unless the context is set */ };
+enum { MOST_CONTEXT = 1024 /* limits the default context of a folder's model */ };
 
 /* ---- the model --------------------------------------------------------------------------------- */
 /* A rank's share of the cores, unless it is told or must not depend on the machine. The engine is told, and compares it

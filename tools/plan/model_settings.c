@@ -263,7 +263,7 @@ static tess_status read_sample(train_settings *s) {
     return TESS_OK;
 }
 
-/* These go by evaluations, so that the model needs held-out data. */
+/* Reads options that depend on evaluations, so the model needs held-out data. */
 static tess_status read_best(train_settings *s) {
     static const char *const keys[] = { "eval-every", "patience", "keep-best" };
     int has_some = strcmp(s->model, "convbn") != 0 && strcmp(s->model, "linear") != 0;

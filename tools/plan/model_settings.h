@@ -12,13 +12,13 @@ typedef struct { /* options, else the model's defaults */
     const char *model;
     int64_t batch, accum, threads; /* threads 0: not set */
     int sync_each, quiet, deterministic, half_units;
-    int steps_apart;              /* a pass may come without its step */
+    int steps_apart;              /* 1: a pass may run without its optimizer step */
     uint64_t seed, steps, epochs; /* one of steps and epochs is 0 */
     const char *optimizer;
     double lr, momentum, weight_decay, clip, beta1, beta2, eps; /* beta1, beta2, eps 0: the optimizer's own */
-    const char *schedule;                                       /* in a row of defaults null: a language model's */
-    int64_t warmup;                                             /* steps; -1: not set */
-    double min_lr;                                              /* -1: not set */
+    const char *schedule; /* null in a row of defaults: the schedule of language models */
+    int64_t warmup;       /* steps; -1: not set */
+    double min_lr;        /* -1: not set */
     int64_t layers, heads, width, context, image_size, hidden;
     const char *tokenizer, *valid; /* null: the folder's; the share, 0: the default */
     double valid_share;
@@ -30,8 +30,8 @@ typedef struct { /* options, else the model's defaults */
     uint64_t save_every, keep;
     uint64_t eval_every, patience; /* 0: the model's own; never */
     int keep_best;
-    uint64_t sample, top_k; /* tokens to write at the end; of how many likely ones, 0: of all */
-    double peak_flops;      /* 0: to be measured */
+    uint64_t sample, top_k; /* tokens to write at the end; number of likely ones to draw from, 0: all */
+    double peak_flops;      /* 0: measures it */
     double temperature;     /* 0: always the likeliest */
     const char *prompt;     /* null: none */
     const char *on_nan;     /* stop, skip or warn */

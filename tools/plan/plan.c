@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tessera plan: what a run would take, before anything is allocated. */
+/* tessera plan reports the memory and time of a run without allocating any of it. */
 #include "plan.h"
 
 #include <errno.h>
@@ -44,7 +44,7 @@ typedef struct { /* one report, of one engine or, of a program, of several */
     json_out json;
     FILE *file;
     report_tee page;
-    uint64_t peak_bytes[3]; /* of all engines */
+    uint64_t peak_bytes[3]; /* sums over all engines */
 } reporting;
 
 static tess_status open_output(reporting *r) {
@@ -94,7 +94,7 @@ static tess_status report_source(reporting *r, plan_source *source, tess_status 
     return TESS_OK;
 }
 
-/* Over its budget: the failure stands in *over, with its message. */
+/* If the plan exceeds its budget, *over receives the failure and the message is set. */
 static tess_status report_engine(reporting *r, const char *word, int32_t number, char *said, size_t n,
                                  tess_status *over) {
     char own[PATH_MAX];
@@ -112,7 +112,7 @@ static tess_status report_engine(reporting *r, const char *word, int32_t number,
     return status;
 }
 
-/* Each engine has a budget of its own; what they take adds up. */
+/* Prints the sum of all engines' memory; each has a budget of its own. */
 static void report_sum(reporting *r) {
     char device[32], host[32];
     if (r->out.text)

@@ -9,14 +9,14 @@
 
 #include "tools/support/json_out.h"
 
-typedef struct plan_source { /* a planned engine, and what it does not know itself */
-    tess *t;                 /* plan_only, tess_shard has been called; what is over its budget can be read too */
+typedef struct plan_source { /* a planned engine, and facts that the engine does not know */
+    tess *t;                 /* plan_only, after tess_shard; readable even if it exceeds its budget */
     char name[256];          /* the model, file or program, as the user named it */
     uint32_t of;             /* TESS_LEDGER_STEP…: what one step is */
     int estimate;            /* activations come from a formula */
-    char note[320];          /* on that, for people; "" when there is nothing to say */
-    double tokens;           /* per microbatch, that memory is planned for; 0: not known */
-    double plan_seconds;     /* from the word to the plan */
+    char note[320];          /* explains the estimate to people; may be "" */
+    double tokens;           /* tokens per microbatch in the plan; 0: unknown */
+    double plan_seconds;     /* duration of planning */
     int is_model;            /* one of train's, so that its command line is "tessera train NAME" */
     void *state;             /* the source's own, freed by `close`, which may be null */
     void (*close)(void *state);
@@ -33,7 +33,7 @@ void plan_close(plan_source *); /* all zero is fine */
  * comes to tess_shard: what it wrote goes to standard error and *code is its exit code, else 0. */
 tess_status plan_program_run(char *const *argv, int32_t ranks, char path[64], int *code);
 
-typedef struct {    /* where a report goes */
+typedef struct {    /* the destinations of a report */
     FILE *text;     /* tables; null: none */
     json_out *json; /* events; null: none */
     /** Writes span events, when there is something that simulates; sets *seconds. May be null. */

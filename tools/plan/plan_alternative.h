@@ -5,13 +5,14 @@
 #define TOOL_TRY_CHANGE_H
 #include <tessera/inspect.h>
 
-/** How a caller plans: an engine of plan_only kind, planned, in *t; TESS_OK or TESS_E_BUDGET. `close` undoes it. */
+/** A caller's way to plan: `open` puts an engine that was planned with plan_only into *t and returns TESS_OK or
+ * TESS_E_BUDGET. `close` frees it. */
 typedef struct {
     tess_status (*open)(void *user, int32_t ranks, tess **t, void **state);
     void (*close)(tess *t, void *state);
     void *user;
-    int32_t ranks;    /* where the change says nothing of them */
-    uint32_t of;      /* what one step is, TESS_LEDGER_STEP…; for its time */
+    int32_t ranks;    /* used if the change does not set ranks */
+    uint32_t of;      /* the meaning of one step for its time: TESS_LEDGER_STEP… */
     int32_t is_model; /* `state` is a model of ours, which counts its own work */
 } tool_planner;
 

@@ -63,7 +63,7 @@ static const char *better(const char *folder, int has_weights, char out[320]) {
     return out;
 }
 
-/* The file that stands for a folder. */
+/* Finds the file that describes the model in a folder. */
 static tess_status find_in_folder(const char *folder, char out[4096]) {
     char hint[320];
     if (!join(out, folder, NULL, "model.safetensors.index.json"))

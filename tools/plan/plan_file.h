@@ -14,7 +14,7 @@ int plan_file_is_path(const char *word);
 tess_status plan_file_open(const char *path, plan_file **out);
 /** Tokens of a microbatch that activations are estimated for; 0: the file says nothing of them. */
 double plan_file_tokens(const plan_file *);
-/** For tess_options.input_bytes: what one microbatch takes, 0 when unknown. */
+/** Returns the bytes of one microbatch for tess_options.input_bytes; 0: unknown. */
 uint64_t plan_file_input_bytes(const plan_file *);
 /** Declares scopes or blocks, parameters and ties; before tess_shard. The engine is one that only plans, as blocks do
  * not compute. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* config.json beside a checkpoint: the shape of a decoder, and what it says of activations. The formula stands in
- * docs/model-json.md, term by term as here. */
+/* Reads a decoder's shape from the config.json beside a checkpoint, and estimates activations from it.
+ * docs/model-json.md has the formula, term by term as here. */
 #include "plan_file_model.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ enum { MOST_VALUE = 1 << 24, MOST_TEXT = 1 << 20 };
 /* ---- reading ----------------------------------------------------------------------------------- */
 
 typedef struct {
-    double settings[HF_SETTINGS]; /* of any family's members; 0: absent */
+    double settings[HF_SETTINGS]; /* settings of every family; 0: absent */
     uint64_t num_experts_per_tok, moe_intermediate_size;
     int tie, encoder_decoder, layer_norm;
 } keys_found;
@@ -207,7 +207,7 @@ static int in_module(const char *param, const char *module) {
     return strncmp(param, module, n) == 0 && param[n] == '.' && !strchr(param + n + 1, '.');
 }
 
-/* The vocabulary's matrix in a block that stands in `place`, or -1. */
+/* Finds the vocabulary's matrix in a block at position `place` (PLAN_BEFORE, …), or -1. */
 static int32_t find_table(const plan_model *m, const plan_config *c, int32_t place) {
     for (int32_t b = 0; b < m->n_blocks; b++)
         for (int32_t i = 0; m->blocks[b].place == place && i < m->n_params; i++)

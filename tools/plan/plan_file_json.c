@@ -15,8 +15,8 @@ typedef struct {
     const char *path;
     json_in in;
     int estimate;
-    tess_status status; /* of a failure that has its message already */
-    char said[256];     /* what in.expected may point to */
+    tess_status status; /* a failure whose message is set already */
+    char said[256];     /* storage that in.expected may point to */
 } reader;
 
 /* The fields of an object, by key; each reads one value and returns 1, or 0 after a failure. */

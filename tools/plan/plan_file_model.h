@@ -10,7 +10,7 @@
 #include "tools/support/safetensors.h"
 
 enum { PLAN_MOST_PARAMS = 1 << 20, PLAN_MOST_BLOCKS = 1 << 14 };
-#define PLAN_MOST_BYTES (UINT64_C(1) << 60) /* of all activations together, so that no sum overflows */
+#define PLAN_MOST_BYTES (UINT64_C(1) << 60) /* limit of all activations together, so that no sum overflows */
 
 typedef struct {
     char *name;
@@ -21,12 +21,12 @@ typedef struct {
 typedef struct {
     char *alias, *of;
 } plan_tie;
-enum { PLAN_BEFORE, PLAN_LAYER, PLAN_AFTER, PLAN_HEAD }; /* where a block stands in a model, as names tell */
+enum { PLAN_BEFORE, PLAN_LAYER, PLAN_AFTER, PLAN_HEAD }; /* a block's position in the model, derived from names */
 typedef struct {
     char *name;
     int64_t stack;
     uint64_t output_bytes, saved_bytes, forward_scratch_bytes, backward_scratch_bytes;
-    int32_t keep, place; /* PLAN_…; of blocks found in names */
+    int32_t keep, place; /* place: PLAN_BEFORE, …, of blocks found in names */
 } plan_block;
 
 typedef struct {
@@ -34,12 +34,13 @@ typedef struct {
     plan_tie *ties;
     plan_block *blocks; /* in forward order */
     int32_t n_params, n_ties, n_blocks, cap_params, cap_ties, cap_blocks;
-    int32_t all_params, all_blocks; /* stacks counted in full */
+    int32_t all_params, all_blocks; /* numbers that count every copy of a stack */
     uint64_t input_bytes;
     int has_activations; /* declared as blocks; else as scopes, which have none */
 } plan_model;
 
-/** Each copies its names. TESS_E_DATA, naming `path`, beyond the limits above. After the last block comes measure. */
+/** Each copies its names. Beyond the limits above it fails with TESS_E_DATA and names `path`. Call measure after the
+ * last block. */
 tess_status plan_model_param(plan_model *, const char *path, const plan_param *);
 tess_status plan_model_tie(plan_model *, const char *path, const char *alias, const char *of);
 tess_status plan_model_block(plan_model *, const char *path, const plan_block *);
@@ -47,7 +48,7 @@ tess_status plan_model_block(plan_model *, const char *path, const plan_block *)
 tess_status plan_model_measure(plan_model *, const char *path);
 void plan_model_free(plan_model *);
 
-/** Adds the tensors of one file, by its header. `wanted`: those of an index whose file this is, else null. */
+/** Adds the tensors that one file's header lists. */
 tess_status plan_tensors_file(plan_model *, const char *path);
 /** Adds what DIR/model.safetensors.index.json lists. `path` is the index. */
 tess_status plan_tensors_index(plan_model *, const char *path);
@@ -57,14 +58,14 @@ tess_status plan_json_read(plan_model *, const char *path, int *estimate);
 
 typedef struct { /* a decoder, from config.json */
     uint64_t hidden, layers, heads, kv_heads, head_dim, intermediate, vocabulary, positions;
-    uint64_t experts; /* of the feed-forward, used per token */
+    uint64_t experts; /* feed-forward experts that each token uses */
     uint64_t batch, context;
-    int gated, layer_norm, says_tied; /* says_tied: 1 the head is the embedding, 0 it is not, -1 no word */
+    int gated, layer_norm, says_tied; /* says_tied: 1: the head is the embedding; 0: it is not; -1: not stated */
     char reason[96];                  /* why there is no formula; "" when there is one */
 } plan_config;
 /** `m`: with its parameters and blocks. A config.json that is no decoder's is no error, but has a `reason`. */
 tess_status plan_config_read(const char *path, const plan_model *m, plan_config *out);
-/** Ties the head to the embedding where config.json or the lack of a head says so. */
+/** Ties the head to the embedding if config.json says so or the head is missing. */
 tess_status plan_config_tie(plan_model *, const char *path, const plan_config *);
 /** The formula of docs/model-json.md: sets the blocks' bytes. `width`: bytes of a computed element. */
 tess_status plan_config_activations(plan_model *, const char *path, const plan_config *, uint64_t width);

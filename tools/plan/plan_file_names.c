@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Blocks from the names of parameters. A name with a number between dots ("model.layers.7.mlp.up_proj.weight") lies in
- * the layer that ends with its first number; any other lies in its module, which stands before the layers when it looks
- * like an embedding, else behind them, a head last. */
+/* Derives blocks from the names of parameters. A name with a number between dots ("model.layers.7.mlp.up_proj.weight")
+ * belongs to the layer that ends with its first number. Any other name belongs to its module. A module that looks like
+ * an embedding precedes the layers, the others follow them, a head last. */
 #include "plan_file_model.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ typedef struct {
     char *name;
     int32_t place, family, rank; /* family: of layers, by the text before the number; rank: of the family */
     int64_t number;
-    int32_t order; /* of appearance */
+    int32_t order; /* order of appearance */
 } found_block;
 
 typedef struct {

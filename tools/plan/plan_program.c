@@ -93,7 +93,7 @@ static void repeat(int out) {
         fwrite(piece, 1, (size_t)n, stderr);
 }
 
-/* How it ended without a plan. */
+/* Reports how the program ended without a plan. */
 static tess_status explain(const char *program, int status, int out, int *code) {
     repeat(out);
     if (WIFSIGNALED(status)) {
@@ -150,8 +150,8 @@ typedef struct {
     uint32_t n_settings;
     tess_options open;
     int64_t n_names, cap_names;
-    char **names; /* of parameters, for ties */
-    char *also;   /* of the next block; null: none */
+    char **names; /* names of parameters, for ties */
+    char *also;   /* second module of the next block; null: none */
     tess *t;
 } reader;
 
@@ -191,7 +191,8 @@ static tess_status read_option(reader *r) {
     return s->key && s->value ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory for option %s", key);
 }
 
-/* `weak`: not what the environment or the command line says, too. Microbatches in all leave no accum. */
+/* With `weak`, settings from the environment or the command line win. If the total of microbatches is set, accum is
+ * dropped. */
 static void add_settings(tess_options *o, tess_setting *all, const tess_setting *more, uint32_t n, int weak) {
     for (uint32_t i = 0; i < n; i++)
         if (!(weak && tool_option_text(more[i].key)) && !(o->microbatches && strcmp(more[i].key, "accum") == 0))
@@ -223,7 +224,7 @@ static tess_status read_open(reader *r) {
     return status;
 }
 
-/* How many the program had opened by then: plan_program_engines. */
+/* Reads how many engines the program had opened by then (plan_program_engines). */
 static tess_status read_engines(reader *r) {
     int opened;
     return fscanf(r->f, " %d", &opened) == 1 ? TESS_OK : bad(r, "no number of engines");

@@ -9,8 +9,8 @@
 const char *plan_category_name(uint32_t category);
 /** "before_pre_forward", of tess_ledger_point.point. */
 const char *plan_point_name(uint32_t point);
-/** Fails when a declared parameter lies in no scope, which names it. */
+/** Fails if no scope contains a declared parameter; the message names it. */
 tess_status plan_check_homes(const tess *);
-/** The share of its forward that backward of the block makes again by itself, without the activations of forward. */
+/** Returns the share of its forward that the block's backward recomputes itself. */
 double plan_made_again(const tess *, int32_t block);
 #endif

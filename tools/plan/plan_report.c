@@ -11,21 +11,21 @@
 #include "tools/support/say.h"
 #include <tessera/inspect.h>
 
-typedef struct { /* all that is said, gathered once */
+typedef struct { /* all facts of a report, collected once */
     const plan_source *source;
     const tess *t;
     const tess__plan *plan;
     const tess__selection *selection;
     tess_stats stats;
     uint64_t resting[3][16];
-    uint64_t backend; /* what the comm plugin says it takes on its own for a communicator, at most */
+    uint64_t backend; /* upper bound of the comm plugin's own memory per communicator */
     int32_t communicators;
-    int over; /* its budget */
+    int over; /* 1: the plan exceeds its budget */
     double seconds;
     plan_fullest fullest;
     plan_alive alive;
-    uint32_t domain; /* of the peak that is described: the device's unless all is on the host */
-    int32_t largest; /* unit by unsharded bytes */
+    uint32_t domain; /* domain of the peak that is described: the device's unless all is on the host */
+    int32_t largest; /* the unit with the most unsharded bytes */
     tess_unit_info largest_info;
 } facts;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* From a word and the options to a planned engine. */
+/* Makes a planned engine from a word and the options. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +72,7 @@ static tess_status plan_from_file(const char *path, int32_t ranks, tess **t, pla
     TRY(tool_option_real("momentum", &momentum));
     TRY(plan_file_open(path, &f));
     tess_options o = { .struct_size = sizeof o,
-                       .pointer_mem = UINT32_MAX, /* none of the file's code runs, so any device will do */
+                       .pointer_mem = UINT32_MAX, /* none of the file's code runs, so any device works */
                        .plan_only = 1,
                        .ranks = ranks,
                        .momentum = (float)momentum,
@@ -135,7 +135,7 @@ tess_status plan_open(const char *word, int32_t ranks, plan_source *out) {
                            train_model_names(names));
     out->plan_seconds = tool_seconds() - start;
     if (status == TESS_E_BUDGET && !has_units(out->t))
-        status = TESS_E_NOMEM; /* no choice of units fits, so there is no plan to read */
+        status = TESS_E_NOMEM; /* no set of units fits, so there is no plan to read */
     if (status != TESS_OK && status != TESS_E_BUDGET)
         plan_close(out);
     return status;

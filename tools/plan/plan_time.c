@@ -67,7 +67,7 @@ static void cost_of_parameters(const tess__plan *plan, double tokens, scope_cost
     }
 }
 
-/* Those that memory is planned for, where the source knows them. */
+/* Returns the tokens per microbatch that the plan assumes, if the source knows them. */
 static double tokens(const plan_source *s) {
     int64_t batch = 1, context = 1;
     if (s->tokens > 0)
@@ -181,7 +181,7 @@ int plan_time_machine(const char *command, machine_desc *out, int *code) {
 }
 
 /* ---- spans and tables -------------------------------------------------------------------------- */
-static struct { /* of the plan that is being printed */
+static struct { /* times of the plan that is being printed */
     const machine_desc *machine;
     double seconds, exposed[TESS__N_TRACKS], critical[TESS__N_TRACKS], busy[TESS__N_TRACKS];
 } shown;

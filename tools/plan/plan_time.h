@@ -10,7 +10,7 @@
 int plan_time_machine(const char *command, machine_desc *out, int *code);
 /** Simulates the step of a planned source. */
 tess_status plan_time(const plan_source *, const machine_desc *, simulated_step *out);
-/** For plan_output.spans: with the machine of plan_time_use. */
+/** Sets the machine whose spans plan_output.spans writes. */
 void plan_time_use(const machine_desc *);
 const machine_desc *plan_time_in_use(void); /* null: none */
 tess_status plan_time_spans(const plan_source *, json_out *or_null, double *seconds);

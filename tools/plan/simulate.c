@@ -14,10 +14,10 @@
 typedef struct {
     double left;    /* seconds of work that remain, at full speed */
     double demand;  /* cores it keeps busy meanwhile */
-    double posted;  /* when */
+    double posted;  /* time of the post */
     int32_t cause;  /* the engine's span before the post */
-    int32_t span;   /* once it runs */
-    tess__span say; /* what it will be called */
+    int32_t span;   /* index of its span, once it runs */
+    tess__span say; /* the span that it will become */
 } job;
 
 typedef struct { /* jobs run one after another */
@@ -92,7 +92,7 @@ static tess_status post_job(sim *s, int which, uint8_t track, const tess__instr 
 
 /* ---- the clock ---- */
 
-/* Collectives that run at once share their links alike. */
+/* Collectives that run at the same time get equal shares of their link. */
 static double share_of_link(const sim *s, int which) {
     int busy = 0;
     for (int i = 0; i < N_LINES; i++)
@@ -100,7 +100,7 @@ static double share_of_link(const sim *s, int which) {
     return which < N_LINES && busy > 1 ? 1.0 / busy : 1;
 }
 
-/* All that runs wants cores; when there are fewer, each runs slower in proportion. */
+/* Running work demands cores. If there are fewer, all of it slows down in proportion. */
 static double engine_speed(const sim *s, double engine_demand) {
     double want = engine_demand;
     for (int i = 0; i < N_QUEUES; i++) {
@@ -144,7 +144,7 @@ static tess_status pass_time(sim *s, double seconds) {
     return TESS_OK;
 }
 
-/* Time goes on until the engine's own work of `left` seconds is done or, when that is 0, until `ticket` of `q` is. */
+/* Advances time until the engine's own work of `left` seconds is done or, if that is 0, until `ticket` of `q` is. */
 static tess_status advance_time(sim *s, double left, double demand, const queue *q, int32_t ticket) {
     int working = left > 0;
     while (working ? left > 0 : q->done < ticket) {
@@ -326,11 +326,11 @@ double simulate_collective(const machine_desc *m, const char *comm, uint32_t op,
     int32_t ranks = members > 1 ? nearest_ranks(m, comm, op, members) : 0;
     if (members <= 1)
         seconds = 0;
-    else if (ranks) /* what one rank receives counts */
+    else if (ranks) /* scales by the bytes that one rank receives */
         seconds = interpolated_seconds(m, comm, op, ranks, (double)bytes * share(members) / share(ranks), &cpu);
     else
         seconds = described_seconds(m, op, members, per_node, (double)bytes);
-    if (m->is_cpu && !ranks) /* not measured: it keeps a core busy */
+    if (m->is_cpu && !ranks) /* without a measurement it keeps one core busy */
         cpu = seconds;
     if (cpu_seconds)
         *cpu_seconds = cpu;
@@ -349,7 +349,7 @@ static int line_of(const sim *s, int which) {
     return !s->in->apart ? GATHERS : which == TESS__SHARD_SUMS ? SUMS : which == TESS__REPLICA ? REPLICAS : GATHERS;
 }
 
-/* Gathered or reduced in all: one rank's part times the ranks; of an all-reduce or a broadcast, the buffer. */
+/* Returns the total bytes of a gather or reduce-scatter, one rank's part times the ranks; else the buffer's bytes. */
 static uint64_t collective_bytes(const tess__planned_collective *c) {
     int parts = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER;
     return c->count * tess_dtype_bytes(c->send_dtype) * (uint64_t)(parts ? c->members : 1);

@@ -8,7 +8,7 @@
 #include "core/readers/span.h"
 #include "tools/machine/machine.h"
 
-typedef struct { /* of one call of a scope; seconds win over counts */
+typedef struct { /* the cost of one call of a scope; seconds override counts */
     double forward_flops, backward_flops, forward_bytes, backward_bytes;
     double forward_seconds, backward_seconds;
     int32_t forward_kernels, backward_kernels;
@@ -19,11 +19,11 @@ typedef struct {
     const tess__model *model;
     const tess__layout *layout;
     const machine_desc *machine;
-    const scope_cost *costs; /* by scope; null: nothing computes */
+    const scope_cost *costs; /* index: scope; null: nothing computes */
     const char *comm;        /* the plugin's name, for the measured collectives */
-    int32_t apart; /* gathers, reductions and the sums of replicas have a communicator each, which work at once */
+    int32_t apart; /* 1: gathers, reductions and sums of replicas each have a communicator, which work in parallel */
     int32_t threads;
-    const tess__program *const *programs; /* in order, one after another: a step */
+    const tess__program *const *programs; /* the programs of a step, in order */
     int32_t n_programs;
 } simulation;
 
@@ -32,7 +32,7 @@ typedef struct {
     double exposed[TESS__N_TRACKS]; /* the engine's thread stood still for this track */
     double busy[TESS__N_TRACKS];
     double critical[TESS__N_TRACKS]; /* the critical path by track; adds up to `seconds` */
-    tess__span *spans;               /* in order of their beginning */
+    tess__span *spans;               /* ordered by start */
     int32_t n_spans, cap_spans;
 } simulated_step;
 

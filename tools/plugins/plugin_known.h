@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Which plugins there are, and what their files say, before any of their code runs. */
+/* Lists plugins and reads the descriptions in their files, before any of their code runs. */
 #ifndef TOOL_PLUGIN_KNOWN_H
 #define TOOL_PLUGIN_KNOWN_H
 #include <tessera/tessera.h>

@@ -17,7 +17,7 @@ enum { NAME_MOST = 31, PATH_BYTES = 4096 };
 
 static const struct kind {
     const char *word;
-    const char *sources, *ranks, *files, *says; /* what differs between the kinds in the shared files */
+    const char *sources, *ranks, *files, *says; /* texts of the shared files that differ between kinds */
 } kinds[] = {
     { "comm", "SOURCES plugin.c KIT", "-n 2",
       "| `plugin.c` | how the ranks connect and exchange bytes; the collectives are of Tessera's comm kit, "
@@ -64,15 +64,15 @@ typedef struct {
     const struct kind *kind;
     const char *name;
     int found;
-} search;
+} name_search;
 
 static void look_at(void *user, uint32_t kind, const char *name, const char *path) {
-    search *s = user;
+    name_search *s = user;
     s->found |= !*path && strcmp(plugin_kind_word(kind), s->kind->word) == 0 && strcmp(name, s->name) == 0;
 }
 
 static int is_builtin(const struct kind *kind, const char *name) {
-    search s = { kind, name, strcmp(name, "auto") == 0 };
+    name_search s = { kind, name, strcmp(name, "auto") == 0 };
     plugin_each_known(look_at, &s);
     return s.found;
 }

@@ -48,7 +48,7 @@ static tess_status write_file(const report_run *runs, const report_order *orders
     return report_file_commit(&file);
 }
 
-/* To the file at `path`, or to `out`. */
+/* Writes to the file at `path`, or to `out` without one. */
 static tess_status write_to(const report_run *runs, size_t n, int format, const char *path, FILE *out) {
     report_order *orders = calloc(n, sizeof *orders);
     if (!orders)
@@ -134,7 +134,7 @@ static tess_status read_file(const char *path, report_run *out) {
     return status;
 }
 
-/* The last part of the path; the whole where two files end alike. */
+/* Labels each run by the last part of its path, or by the whole path if two runs share it. */
 static void label_runs(report_run *runs, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const char *slash = strrchr(runs[i].path, '/');

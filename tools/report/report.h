@@ -11,8 +11,8 @@
 #include <tessera/tessera.h>
 
 /* ---- what a file says ---------------------------------------------------------------------------- */
-enum { REPORT_CATEGORIES = 12 }; /* in the order of stacking, the resting ones first; the last: all others */
-extern const char *const report_category_keys[REPORT_CATEGORIES]; /* as JSON names them */
+enum { REPORT_CATEGORIES = 12 }; /* in stacking order: resting categories first, all others last */
+extern const char *const report_category_keys[REPORT_CATEGORIES]; /* names in JSON */
 /** "unsharded parameter". */
 const char *report_category_name(int category);
 
@@ -81,7 +81,7 @@ typedef struct {
     size_t n_units, cap_units;
     report_loss *losses; /* in order of the file */
     size_t n_losses, cap_losses;
-    report_loss *validations; /* evaluations, the same way */
+    report_loss *validations; /* losses of evaluations, in order of the file */
     size_t n_validations, cap_validations;
     report_rank *ranks;
     size_t n_ranks, cap_ranks;
@@ -114,16 +114,16 @@ enum report_phase { REPORT_FORWARD = 1, REPORT_BACKWARD, REPORT_STEP, REPORT_NO_
 
 typedef struct {
     report_column *columns;
-    uint8_t *phases; /* of each; what lies within a backward belongs to it */
+    uint8_t *phases; /* phase of each column; a backward includes the columns within it */
     size_t n;
     int area;                                        /* the source of the areas: planned, else measured */
     size_t peak[REPORT_DOMAINS];                     /* the column where most of it is alive */
     const report_point *peak_points[REPORT_SOURCES]; /* null: not said */
-    size_t both, different; /* instants that have both sources; of them, those that differ anywhere */
+    size_t both, different;                          /* instants planned and measured; those of them that differ */
     const report_point *first_different;
 } report_order;
 
-/** All instants in order of time. */
+/** Sorts all instants by time. */
 tess_status report_order_make(const report_run *, report_order *out);
 void report_order_free(report_order *);
 /** The planned point, or else the measured one. */
@@ -144,7 +144,7 @@ double report_lane_busy(const report_run *, int source, int lane);
 void report_escape(FILE *, const char *text);
 /** The same, cut to `most` characters with an ellipsis. */
 void report_escape_cut(FILE *, const char *text, size_t most);
-/** How many characters (code points) a text has. */
+/** Counts the characters (code points) of a text. */
 size_t report_length(const char *text);
 /** "12.3 MiB", "512 KiB", "0": three digits that count. */
 const char *report_bytes(uint64_t bytes, char out[32]);
@@ -154,7 +154,7 @@ const char *report_grouped(uint64_t value, char out[32]);
 const char *report_seconds(double seconds, char out[32]);
 /** The distance of marks on an axis of bytes up to `top`, a power of two times 1, 1024, …; at most 6 marks. */
 uint64_t report_tick_bytes(uint64_t top);
-/** On an axis of seconds: 1, 2 or 5 times a power of ten; at most 10 marks. */
+/** Returns the step of an axis of seconds: 1, 2 or 5 times a power of ten, for at most 10 marks. */
 double report_tick_seconds(double top);
 /** "before pre-forward of h.0". Escaped. */
 void report_point_text(FILE *, const report_run *, const report_point *);
@@ -170,14 +170,14 @@ const char *report_category_pattern(int category);
 typedef struct {
     const report_run *run;
     const report_order *order;
-    int domain, bare; /* bare: without title and settings, as within a page */
-    uint64_t top;     /* of the axis: the same in all pictures that are compared */
-    int number;       /* unlike that of any other picture in the file */
+    int domain, bare; /* bare: omits title and settings, for use within a page */
+    uint64_t top;     /* top of the axis, equal in all pictures that are compared */
+    int number;       /* unique among the pictures of a file */
 } report_picture;
 
 /** The highest value that a picture of this run shows. */
 uint64_t report_svg_top(const report_run *, const report_order *, int domain);
-/** There is something to show. */
+/** True if the domain has something to show. */
 int report_svg_wanted(const report_run *, const report_order *, int domain);
 /** Memory over the step as one <svg> element, REPORT_SVG_WIDTH wide, with its corner at 0, y. */
 int report_svg_height(const report_picture *);
@@ -195,15 +195,15 @@ void report_compare_svg(FILE *, const report_run *, const report_order *, size_t
 void report_timeline_svg(FILE *, const report_run *, int source, int number);
 /** The operations that a timeline shows, each once, with their colours. */
 void report_timeline_legend(FILE *, const report_run *, int source);
-/** The category whose colour an operation wears. */
+/** Returns the category that gives an operation its colour. */
 int report_op_colour(const char *op);
 
 /* ---- report_curve.c ------------------------------------------------------------------------------ */
 enum { REPORT_CURVE_LOSS, REPORT_CURVE_VALIDATION, REPORT_CURVE_NORM, REPORT_CURVE_RATE, REPORT_CURVES };
 extern const char *const report_curve_names[REPORT_CURVES];
-/** One of them over the steps; 0 where there are not two values. `out` null: only asks. */
+/** Draws one of the curves over the steps; 0 if there are fewer than two values. If `out` is null it only checks. */
 int report_curve_svg(FILE *out, const report_run *, int curve, int number);
-/** Each rank's figures, and in which of them ranks differ. */
+/** Writes each rank's figures and marks those in which ranks differ. */
 void report_table_ranks(FILE *, const report_run *, size_t r);
 
 /* ---- pages and traces ---------------------------------------------------------------------------- */
@@ -227,7 +227,7 @@ typedef struct {
 tess_status report_file_open(report_file *, const char *path);
 /** Puts the whole file in place, or takes it away and fails when not everything could be written. */
 tess_status report_file_commit(report_file *);
-/** Takes away what was opened; what stood at the path stays. */
+/** Removes the temporary file; a file at the path stays. */
 void report_file_discard(report_file *);
 
 enum report_format { REPORT_HTML, REPORT_SVG, REPORT_TRACE };
@@ -237,14 +237,14 @@ tess_status report_put(const report_run *, size_t n, int format, FILE *out);
 
 /* ---- report_tee.c -------------------------------------------------------------------------------- */
 typedef struct {
-    FILE *stream;       /* to write JSON to */
+    FILE *stream;       /* receives JSON */
     FILE *kept, *shown; /* a temporary file without a name; the caller's, or null */
     const char *page;
 } report_tee;
 
 /** Fails now when `page` could not be written later; null: none is. The struct stays where it is. */
 tess_status report_tee_open(report_tee *, FILE *shown, const char *page);
-/** Writes the page from what came so far; its heading is `name`. */
+/** Writes the page from the JSON received so far, with the heading `name`. */
 tess_status report_tee_write(report_tee *, const char *name);
-void report_tee_close(report_tee *); /* not `shown` */
+void report_tee_close(report_tee *); /* leaves `shown` open */
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Several runs beside each other: what is alive at each one's peak, and how long a step takes. */
+/* Draws several runs beside each other: the memory alive at each run's peak, and the duration of a step. */
 #include "report.h"
 
 enum {

@@ -21,7 +21,7 @@ typedef struct {
     int curve;
     const report_loss *at;
     size_t n;
-    double least, most; /* of the finite values */
+    double least, most; /* bounds of the finite values */
 } series;
 
 static double value_of(const series *s, size_t i) {

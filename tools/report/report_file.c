@@ -15,7 +15,7 @@ static tess_status cannot(const report_file *f, int error) {
     return tess_fail(TESS_E_DATA, "%s: cannot be written: %s", f->path, strerror(error));
 }
 
-/* A link stays a link: what it points to is replaced. */
+/* Follows a link, so that its target is replaced and the link stays. */
 static int resolve(report_file *f) {
     char real[PATH_MAX];
     const char *path = realpath(f->path, real) ? real : f->path;

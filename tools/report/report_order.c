@@ -12,7 +12,7 @@ enum { ALL_DOMAINS = (1 << REPORT_DOMAINS) - 1 };
 typedef struct {
     const report_point *point;
     int source;
-    size_t place; /* in the file: ties keep their order */
+    size_t place; /* position in the file, so that ties keep their order */
 } entry;
 
 static int compare_entries(const void *pa, const void *pb) {
@@ -140,7 +140,7 @@ size_t report_order_segment(const report_order *o, size_t i) {
     return past;
 }
 
-/* A point between backwards that is none itself belongs to them: one scope's forward run again, or the step of a unit
+/* Other points between two backwards count as backward: a scope's forward that is recomputed, or the step of a unit
  * whose gradient has arrived. */
 static void find_within_backward(report_order *o) {
     for (size_t i = 0, past; i < o->n; i = past) {
@@ -153,7 +153,7 @@ static void find_within_backward(report_order *o) {
     }
 }
 
-/* A peak belongs to what comes before it. */
+/* A peak has the phase of the point before it. */
 static void find_phases(report_order *o) {
     for (size_t i = 0; i < o->n; i++) {
         int phase = own_phase(at(o, i)->point);
@@ -239,7 +239,7 @@ static size_t lane_intervals(const report_run *run, int source, int lane, interv
     size_t n = 0, merged = 0;
     for (size_t i = 0; i < run->n_spans; i++) {
         const report_span *s = &run->spans[i];
-        int waits = strncmp(report_name(run, s->op), "wait", 4) == 0; /* for another lane: no work */
+        int waits = strncmp(report_name(run, s->op), "wait", 4) == 0; /* it waits for another lane, which is no work */
         if (s->source == source && s->lane == lane && s->seconds > 0 && !waits)
             out[n++] = (interval){ s->start, s->start + s->seconds };
     }

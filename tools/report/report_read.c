@@ -302,7 +302,7 @@ static void read_peaks(reading *r) {
     }
 }
 
-/* A plan says between which points its peak lies. */
+/* Reads the points of a plan between which its peak lies. */
 static tess_status read_peak_place(reading *r) {
     report_run *run = r->run;
     const json_fields *whole = r->f;

@@ -26,7 +26,7 @@ const char *report_category_pattern(int category) {
     return categories[category].pattern;
 }
 
-/* An operation has the colour of what it brings or takes: a gather that of unsharded parameters. */
+/* An operation has the colour of the memory that it fills or frees: a gather has the colour of unsharded parameters. */
 static const struct {
     const char *part;
     int category;

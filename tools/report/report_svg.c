@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Memory over the step: areas stacked by category, a line for what was measured, the peak and the budget. */
+/* Draws memory over the step: areas stacked by category, a line of measured bytes, the peak and the budget. */
 #include <stdlib.h>
 
 #include "report.h"
@@ -13,10 +13,10 @@ enum {
     PANEL = LEFT + PLOT_WIDTH + 24,
     PANEL_END = REPORT_SVG_WIDTH - 8,
     ROW = 19,
-    MOST_DRAWN = 1200, /* more columns than this are drawn several as one, the highest */
+    MOST_DRAWN = 1200, /* above this, several columns are drawn as their highest */
     LETTER = 6,        /* width of a small letter, roughly */
     NAME_MOST = 11,    /* letters of a unit's name on the axis */
-    STANDING = 12,     /* between names that stand */
+    STANDING = 12,     /* distance of upright names */
     HEADING = 44       /* height of the title, which a page leaves out */
 };
 
@@ -29,7 +29,7 @@ static double y_of(const report_picture *p, uint64_t bytes) {
     return BOTTOM - PLOT_HEIGHT * ((double)bytes / (double)p->top);
 }
 
-/* How many columns are drawn as one. */
+/* Returns the number of columns that are drawn as one. */
 static size_t bundle(const report_picture *p) {
     return (p->order->n + MOST_DRAWN - 1) / MOST_DRAWN;
 }
@@ -93,7 +93,7 @@ static const char *segment_name(const report_picture *p, size_t column, size_t p
 
 typedef struct {
     int upright;    /* names run up the page */
-    int name_space; /* for names below the plot */
+    int name_space; /* height of the names below the plot */
 } axis_layout;
 
 /* Names lie flat when each fits its segment, else they stand. */

@@ -43,7 +43,7 @@ static void name_cell(FILE *out, const char *name) {
 }
 
 /* ---- comparison -------------------------------------------------------------------------------- */
-/* A column for what differs only: the table stays narrow enough to be seen whole. */
+/* Only settings that differ get a column, so that the table fits on a screen. */
 static int setting_differs(const report_run *runs, size_t n, int i) {
     size_t r = 1;
     while (r < n && strcmp(runs[r].settings[i], runs[0].settings[i]) == 0)

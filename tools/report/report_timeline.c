@@ -11,7 +11,7 @@ enum {
     TOP = 34,
     BAR = 20,
     GAP = 12,      /* between lanes */
-    MOST_ROWS = 4, /* of one lane, for what overlaps; more share the last */
+    MOST_ROWS = 4, /* rows of one lane for spans that overlap; more share the last */
     LETTER = 6
 };
 
@@ -20,10 +20,10 @@ static const char *const lane_names[REPORT_LANES] = { "compute",       "communic
 
 typedef struct {
     const report_run *run;
-    const report_span **spans; /* of this source, by lane and start */
-    uint8_t *rows;             /* of each */
+    const report_span **spans; /* this source's spans, sorted by lane and start */
+    uint8_t *rows;             /* row of each span */
     size_t n;
-    double end; /* of the step */
+    double end; /* end of the step */
     int lane_rows[REPORT_LANES], lane_y[REPORT_LANES];
     int height;
 } timeline;

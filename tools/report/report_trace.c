@@ -125,7 +125,7 @@ static const report_point *point_at(const trace *t, size_t column) {
     return t->order->columns[column].of[t->source];
 }
 
-/* Without spans an instant takes a millisecond. */
+/* Each instant takes a millisecond if there are no spans. */
 static void find_times(const trace *t, double *times) {
     int spans = report_has_spans(t->run, t->source);
     size_t from = 0, n = 0;

@@ -27,7 +27,7 @@ static segment segments[MOST_SEGMENTS];
 static size_t n_segments, n_libraries = 1;
 static atomic_int counting;
 static int hooked, mapped;
-static _Thread_local int trains, left_out; /* this thread begins windows, and so is not the server; it does not count */
+static _Thread_local int trains, left_out; /* this thread begins windows, so it is no server; it does not count */
 
 void tool__alloc_hooked(void) {
     hooked = 1;
@@ -91,7 +91,7 @@ static library *find(uintptr_t address) {
     return &libraries[0];
 }
 
-/* The key-value server answers other ranks, whose questions fall into this one's steps or do not. */
+/* The key-value server's calls do not count, because other ranks' questions arrive at random times. */
 static int is_server_thread(void) {
     char name[16] = "";
     if (trains)

@@ -18,7 +18,7 @@ int tool_alloc_available(void);
  */
 void tool_alloc_window_begin(void);
 void tool_alloc_window_end(void);
-/** This thread works when others ask, not for a step: its calls do not count. */
+/** Excludes this thread's calls, because it serves requests and not the step. */
 void tool_alloc_leave_out_thread(void);
 /** Calls made by Tessera's own objects. */
 uint64_t tool_alloc_own(void);
@@ -30,7 +30,7 @@ int tool_alloc_library_at(size_t i, tool_alloc_library *out);
 uint64_t tool_alloc_mapped_peak(void);
 uint64_t tool_alloc_mapped(void); /* now */
 
-/* For alloc_hooks.c. */
+/* alloc_hooks.c calls these. */
 void tool__alloc_mapped(const void *caller, const void *at, size_t bytes);
 void tool__alloc_unmapped(const void *at, size_t bytes);
 void tool__alloc_hooked(void);

@@ -76,7 +76,7 @@ static int is_shared_arena(int protection, int flags, int fd) {
            memcmp(target, name, sizeof name - 1) == 0;
 }
 
-/* Only what is backed by no file of a file system: memory, not a file being read; nor addresses alone. */
+/* Counts only writable anonymous mappings and shared arenas: not files that are read, not reserved addresses. */
 EXPORTED void *mmap(void *where, size_t bytes, int protection, int flags, int fd, off_t offset) {
     void *at = (void *)syscall(SYS_mmap, where, bytes, protection, flags, fd, offset);
     if ((flags & MAP_ANONYMOUS && protection & PROT_WRITE) || is_shared_arena(protection, flags, fd)) {

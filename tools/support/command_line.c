@@ -139,9 +139,9 @@ typedef struct {
     const struct argp_option *options[MOST_NAMES];
     const char *names[MOST_NAMES];
     size_t n;
-    const struct argp_option *given[MOST_NAMES]; /* on the command line */
+    const struct argp_option *given[MOST_NAMES]; /* options given on the command line */
     size_t n_given;
-    const char *subject; /* the first word that is no option: as tool_option_is_for has it */
+    const char *subject; /* the first word that is no option; tool_option_is_for takes it */
     int help;            /* the form that is asked for; -1: none */
 } command_line;
 
@@ -230,7 +230,7 @@ static void take_subject(command_line *line, const char *word) {
         line->subject = known ? known->name : strpbrk(word, "./") ? "FILE" : word;
 }
 
-/* getopt's own messages take two lines and know no near name, so it is only given what it understands. */
+/* getopt's messages take two lines and suggest no near name, so this checks the words first. */
 static int check_words(command_line *line, unsigned flags, int argc, char **argv) {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
         int skip = 0, code = TOOL_OK;
@@ -269,7 +269,7 @@ static int subject_takes(const command_line *line, const tool_option *o) {
     return tool_option_is_for(o, subject);
 }
 
-/* By the page's list of takers, with a line when the subject is not among them. */
+/* Looks in the page's list of subjects that take the option; prints a line if the subject is not among them. */
 static int page_takes(const command_line *line, const char *name) {
     const char *takers = tool_help_takers(line->page, name);
     const char *subject = line->subject ? line->subject : line->page->without;

@@ -13,8 +13,8 @@
  * they are used (options.h). */
 const struct argp *tool_common_argp(void);
 
-/** How many ranks -n or TESSERA_RANKS asks for; *out stays when neither does. MIN:MAX, which `tessera run` takes, is
- * refused with its name. */
+/** Reads the ranks that -n or TESSERA_RANKS asks for; *out stays if neither is set. It refuses MIN:MAX and names
+ * `tessera run`, which takes it. */
 tess_status tool_option_ranks(int64_t most, int64_t *out);
 
 /** Parses a subcommand's arguments. argv[0] is replaced by "tessera NAME". `flags` as for argp_parse: 0 or
@@ -25,8 +25,8 @@ int tool_parse(const struct argp *, unsigned flags, int argc, char **argv, void 
  * does not take, or that its first word (a model, a file) does not take, is refused in one line. */
 int tool_parse_page(const tool_page *, const struct argp *, unsigned flags, int argc, char **argv, void *input);
 
-/** For parsers: one line on standard error, "tessera train: …"; returns EINVAL, which tool_parse turns into exit
- * code 2. */
+/** Parsers call it: it prints one line "tessera train: …" on standard error and returns EINVAL. tool_parse turns that
+ * into exit code 2. */
 error_t tool_usage_error(const struct argp_state *, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /** Prints the thread's last error as one line and returns the exit code that belongs to `status`. */

@@ -13,7 +13,7 @@ typedef struct {
     const char *name, *value;
     int value_optional;
     const char *help, *choices, *fallback, *subjects;
-    char text[64]; /* what fallback may point to */
+    char text[64]; /* storage that fallback may point to */
 } help_row;
 
 static const char *summary = "";
@@ -80,7 +80,7 @@ static void row_of_own(const struct argp_option *o, const char *subjects, help_r
                        .subjects = subjects };
 }
 
-/* Those that are shown, of one subject where that is not null. A hidden one is between our own processes. */
+/* Returns the next option to show, of one subject if that is not null. Hidden options serve our own processes. */
 static const struct argp_option *next_own(const struct argp_option *o, const tool_page *page, const char *subject) {
     while (o && o->name && ((o->flags & OPTION_HIDDEN) || !tool_listed(tool_help_takers(page, o->name), subject)))
         o++;
@@ -208,7 +208,7 @@ static void text_lines(FILE *out, const char *text, const char *first, const cha
     }
 }
 
-/* Before the first word is chosen: names alone, a line per group, so that the page fits on a screen. */
+/* Prints names alone, a line per group, while the subject is open, so that the page fits on a screen. */
 static void text_names(FILE *out, const tool_page *page, const struct argp_option *own) {
     each_own(out, page, own, NULL, text_title, text_row);
     fprintf(out, "\nOptions, explained with their defaults by `tessera %s %s --help`:\n", page->command,
@@ -226,7 +226,7 @@ static void text_names(FILE *out, const tool_page *page, const struct argp_optio
     }
 }
 
-/* Those of one subject; all where it has none. A line of two blanks belongs to the one before. */
+/* Prints the examples of one subject, or all. A line that begins with two blanks belongs to the one before. */
 static void text_examples(FILE *out, const tool_page *page, const char *subject) {
     char begin[64];
     snprintf(begin, sizeof begin, "tessera %s %s ", page->command, subject ? subject : "");

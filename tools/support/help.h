@@ -21,10 +21,10 @@ typedef struct {
     const char *usage;          /* "MODEL [OPTION…]"; a line per form, one that begins with a subject is that one's */
     const char *doc;            /* paragraphs of one line each */
     const char *subjects_title; /* "models"; null without subjects */
-    const tool_subject *subjects; /* what the first word may be; ends with a null name; or null */
-    int by_subject;               /* 1: what is taken depends on the first word */
+    const tool_subject *subjects; /* allowed first words; ends with a null name; may be null */
+    int by_subject;               /* 1: the options depend on the first word */
     const char *examples;         /* lines: a command, or two blanks and what it does */
-    uint32_t shared;              /* TOOL_TRAIN, …: whose shared options it takes; 0: none */
+    uint32_t shared;              /* TOOL_TRAIN, …: the command's shared options; 0: none */
     /** The default of an option, for one subject where that is not null; may be null. Returns null for none. */
     const char *(*fallback)(const char *subject, const char *key, char out[64]);
     const tool_takers *takers; /* ends with a null option; or null: all take all */

@@ -33,7 +33,7 @@ enum { /* settings, each a number; 0: the model's default, or it has none */
        HF_ROPE_ATTENTION, /* 0: it follows from the factor, or from the next two */
        HF_ROPE_MSCALE,
        HF_ROPE_MSCALE_ALL,
-       HF_ROPE_LOCAL_THETA, /* of layers with a window */
+       HF_ROPE_LOCAL_THETA, /* for layers with a window */
        HF_WINDOW_USED,
        HF_WINDOW,
        HF_WINDOW_FROM,  /* the first layer that has it */
@@ -49,7 +49,7 @@ enum {           /* kinds of members; null is as if the member were absent */
        HF_REAL,  /* positive */
        HF_RATE,  /* from 0, below 1 */
        HF_BOOL,
-       /* Nothing else is supported than: */
+       /* These support one value alone: */
        HF_TEXT, /* `text` */
        HF_TRUE,
        HF_FALSE,
@@ -65,11 +65,11 @@ typedef struct hf_field {
     int32_t kind, setting;
     double fallback;      /* the setting where the member is absent, times the setting `of`, if that is not HF_NONE */
     int32_t of, required; /* required: it must not be absent */
-    int32_t same, above;  /* it must equal this setting, or be more; else `text` was expected */
+    int32_t same, above;  /* it must equal this setting, or exceed it; `text` is the message if not */
     const char *text;
     int32_t read_only; /* not written; nor are those from HF_TRUE to HF_EMPTY */
     int32_t none;      /* null is 0, and not as if it were absent */
-    int32_t only;      /* it is 0 where this setting is */
+    int32_t only;      /* it is 0 if this setting is 0 */
     const struct hf_field *inner;
 } hf_field;
 typedef struct {
@@ -78,7 +78,7 @@ typedef struct {
 } hf_rope;
 
 /* ---- tensors ---------------------------------------------------------------------------------------- */
-enum { HF_TURNED = 1 /* its matrices are [inputs, outputs] there */, HF_HEAD = 2 /* none, where the head is tied */ };
+enum { HF_TURNED = 1 /* matrices stored as [inputs, outputs] */, HF_HEAD = 2 /* none, where the head is tied */ };
 typedef struct {
     const char *ours, *theirs; /* the beginning of a name */
     int32_t flags;
@@ -88,15 +88,15 @@ typedef struct {
 typedef struct {
     const char *model, *architecture; /* model: its name here */
     const char *type;                 /* model_type; null: that name */
-    const char *prefix;               /* of tensors, left out by some files */
+    const char *prefix;               /* prefix of tensor names, which some files omit */
     const hf_field *fields;           /* end with a null key; in the order in which they are read and written */
     const hf_tensor *tensors;         /* end with null names */
     int32_t layer_norm;               /* normalises by mean and variance */
 } hf_family;
 
 extern const hf_family hf_families[];   /* end with a null model */
-extern const hf_field hf_any_fields[];  /* of every family, read first */
-extern const hf_field hf_rope_fields[]; /* of every type */
+extern const hf_field hf_any_fields[];  /* fields of every family, read first */
+extern const hf_field hf_rope_fields[]; /* fields of every rope type */
 extern const hf_rope hf_ropes[];        /* the default first; end with a null type */
 
 /** Null: folders of this model are not known. */

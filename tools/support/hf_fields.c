@@ -34,7 +34,7 @@ void hf_file_close(hf_file *f) {
 }
 
 /* ---- in one word ---------------------------------------------------------------------------------------- */
-/* White space only stands in strings, and there as an escape. */
+/* The result has no white space: it removes it between values and writes it as an escape in strings. */
 static void put_compact(FILE *f, const char *text, size_t bytes) {
     for (size_t i = 0, inside = 0; i < bytes; i++) {
         inside ^= text[i] == '"';

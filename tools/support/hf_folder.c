@@ -18,7 +18,7 @@
 struct hf_folder {
     char dir[PATH_MAX - 80];
     tool_tensor *tensors;
-    uint64_t n, *first; /* of each file; n_files + 1 entries */
+    uint64_t n, *first; /* first tensor of each file; n_files + 1 entries */
     uint64_t n_files, current, left, total;
     tool_safetensors_writer *writer;
 };

@@ -6,8 +6,8 @@
 #include "safetensors.h"
 
 typedef struct {
-    char model[32]; /* a family's (hf_family.h); "": another, or there is no config.json */
-    char *config;   /* its text in one word, as hf_file_word makes it; null with no model */
+    char model[32]; /* the family's model (hf_family.h); "": unknown family, or no config.json */
+    char *config;   /* config.json in one word, made by hf_file_word; null without a model */
     int is_tied;    /* the head is the embedding: a tensor of its own has no meaning */
 } hf_source;
 /** TESS_E_DATA for a config.json that does not read. */

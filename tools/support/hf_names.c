@@ -35,7 +35,7 @@ int hf_is_table(const char *name, int32_t ndim) {
     for (size_t i = 0; i <= last; i++) {
         size_t of = strlen(ends[i]);
         if (n >= of && strcmp(name + n - of, ends[i]) == 0)
-            return i < last || ndim == 4; /* a mask; of fewer dimensions it is a bias */
+            return i < last || ndim == 4; /* four dimensions are a mask, fewer are a bias */
     }
     return 0;
 }

@@ -12,8 +12,8 @@ int hf_knows(const char *model);
  * tensor.
  */
 int hf_name(const char *model, const char *name, int32_t ndim, char out[HF_NAME]);
-/** The same from a tensor's name, with or without the prefix that some files leave out. `is_tied`: the head is the
- * embedding. out is "" for what is no parameter: a table, and a head that is tied. */
+/** Does the same for a tensor's name, with or without the prefix that some files omit. `is_tied`: the head is the
+ * embedding. out is "" for a tensor that is no parameter, such as a table or a tied head. */
 int hf_own_name(const char *model, const char *name, int32_t ndim, int is_tied, char out[HF_NAME]);
 /** The tensor's name without the prefix that some files leave out. */
 const char *hf_short_name(const char *model, const char *name);

@@ -41,7 +41,7 @@ static int copy_bytes(FILE *from, FILE *to) {
     return ferror(from) || fflush(to) != 0 || fsync(fileno(to)) != 0 ? -1 : 0;
 }
 
-/* Under another name first, so that a file is whole or not there. */
+/* Writes under a temporary name first, so that the file is complete or absent. */
 static tess_status copy(FILE *from, const char *path) {
     char temporary[PATH_MAX + 8];
     snprintf(temporary, sizeof temporary, "%s.tmp", path);

@@ -11,10 +11,10 @@ typedef struct {
     size_t bytes;
     struct {
         char key[48];
-        size_t at; /* of the value */
+        size_t at; /* offset of the value */
     } fields[JSON_FIELDS_MOST];
     size_t n;
-    const char *expected; /* after a failure: what should have stood at `wrong_at` */
+    const char *expected; /* after a failure: what the scanner expected at `wrong_at` */
     size_t wrong_at;
 } json_fields;
 
@@ -29,8 +29,8 @@ int json_fields_double(const json_fields *, const char *key, double *out);
 int json_fields_bool(const json_fields *, const char *key, int *out);
 /** A value that is an object, as fields. */
 int json_fields_object(const json_fields *, const char *key, json_fields *out);
-/** To scan a value in place, a list for one. */
+/** Gives a scanner at the value, for lists and the like. */
 int json_fields_at(const json_fields *, const char *key, json_in *out);
-/** There is such a field, and it is not null. */
+/** True if the field exists and is not null. */
 int json_fields_has(const json_fields *, const char *key);
 #endif

@@ -9,6 +9,6 @@
 
 /** The whole of a regular file of at most `most` bytes; *text is the caller's to free. */
 tess_status json_file_read(const char *path, uint64_t most, char **text, size_t *bytes);
-/** TESS_E_DATA: what the scanner did not find, and where. */
+/** Fails with TESS_E_DATA; the message says what the scanner expected, and where. */
 tess_status json_file_bad(const char *path, const json_in *);
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Over the core's scanner, which reads the headers of checkpoints. */
+/* Wraps the core's scanner, which also reads the headers of checkpoints. */
 #include "json_in.h"
 
 #include "core/base/json_scan.h"

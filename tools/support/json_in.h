@@ -8,7 +8,7 @@
 typedef struct {
     const char *text;
     size_t bytes, at;
-    const char *expected; /* after a failure: what should have stood at `at` */
+    const char *expected; /* after a failure: what the scanner expected at `at` */
 } json_in;
 
 /* Each returns 1, or 0 after a failure. */
@@ -24,6 +24,6 @@ int json_in_string(json_in *, char *out, size_t capacity);
 int json_in_uint(json_in *, uint64_t *out);
 /** Any value, nested at most 32 deep. */
 int json_in_skip(json_in *);
-/** Only white space is left. */
+/** True if only white space is left. */
 int json_in_end(json_in *);
 #endif

@@ -17,11 +17,11 @@ void json_object_begin(json_out *, const char *key);
 void json_object_end(json_out *);
 void json_array_begin(json_out *, const char *key);
 void json_array_end(json_out *);
-/** Text in UTF-8; what is no UTF-8 is written as U+FFFD. A null pointer is null. */
+/** Writes text in UTF-8, invalid bytes as U+FFFD, and a null pointer as null. */
 void json_string(json_out *, const char *key, const char *text);
 void json_int(json_out *, const char *key, int64_t value);
 void json_uint(json_out *, const char *key, uint64_t value);
-/** With 17 digits, so that the same double comes back; null when it is not finite. */
+/** Writes 17 digits, so that a reader gets the same double; null if it is not finite. */
 void json_double(json_out *, const char *key, double value);
 void json_bool(json_out *, const char *key, int value);
 void json_null(json_out *, const char *key);

@@ -7,7 +7,7 @@
 
 enum {
     PLANS = TOOL_PLAN | TOOL_TUNE,
-    TRAINS = TOOL_TRAIN | PLANS, /* a plan is for the same words as the training it stands for */
+    TRAINS = TOOL_TRAIN | PLANS, /* a plan takes the options of the training that it predicts */
     ALL = TRAINS | TOOL_BENCH
 };
 #define INT TESS_OPTION_INT

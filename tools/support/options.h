@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The options of the command, each of which is a variable too (docs/variables.md): the table of them, and what is set.
- * The core knows its own options alone; the command makes these known to it. */
+/* This is the table of the command's options and their values. Each is a variable too (docs/variables.md). The core
+ * knows its own options alone; the command registers these with it. */
 #ifndef TOOL_OPTIONS_H
 #define TOOL_OPTIONS_H
 #include <stddef.h>
@@ -26,21 +26,21 @@ typedef struct {
     uint32_t type;            /* TESS_OPTION_… of plugin.h */
     const char *fallback;     /* shown; null: none */
     const char *choices;      /* "each|end" of a choice; of the other types words allowed beside a value */
-    const char *help;         /* null: an option of the core, which says these four: tool_option_of */
+    const char *help;         /* null: a core option; tool_option_of gets these four from the core */
     const char *value;        /* as --help shows it; null: a flag */
     uint32_t group, commands; /* commands 0: a variable alone */
-    const char *subjects;     /* "gpt convbn FILE": what takes it; null: everything */
-    double least, most;       /* of whole numbers and of reals */
+    const char *subjects;     /* "gpt convbn FILE": subjects that take it; null: all */
+    double least, most;       /* bounds of numbers */
 } tool_option;
 
 extern const tool_option tool_options[]; /* ends with a null key */
 /** Makes the table known to the core: once, at the beginning of the process. */
 void tool_options_start(void);
-/** The row of `key`, of which `n` characters count, or null. */
+/** Returns the row of `key`, which has `n` characters, or null. */
 const tool_option *tool_option_find(const char *key, size_t n);
-/** The row with what the core says of it. */
+/** Returns the row completed by the core's description. */
 tool_option tool_option_of(const tool_option *);
-/** Whether `word` is one of `words`, which blanks part; a null on either side: it is. */
+/** Returns 1 if `word` is in `words`, which blanks separate, or if either is null. */
 int tool_listed(const char *words, const char *word);
 /** Whether the row is for `subject`: a model, "FILE" or "PROGRAM"; null: no subject, so everything is. */
 int tool_option_is_for(const tool_option *, const char *subject);
@@ -60,7 +60,7 @@ tess_status tool_option_real(const char *key, double *out);
 tess_status tool_option_bytes(const char *key, uint64_t *out);
 tess_status tool_option_flag(const char *key, int *out);
 tess_status tool_option_choice(const char *key, const char **out);
-/** This thread's reads, from now on, find these before the environment (settings.h). Not copied. */
+/** Makes this thread read these settings before the environment (settings.h). It does not copy them. */
 void tool_options_use(const tess_setting *, uint32_t n);
 
 /** Makes a plugin's options known and checks what is set of them, as its loading does. */

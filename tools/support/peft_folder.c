@@ -14,7 +14,7 @@
 #include "json_out.h"
 #include "say.h"
 
-enum { MOST_BYTES = 1 << 20 /* of a config */ };
+enum { MOST_BYTES = 1 << 20 /* limit of a config's size */ };
 
 /* ---- paths and names --------------------------------------------------------------------------------- */
 static tess_status path_in(const char *dir, const char *file, char out[PATH_MAX]) {
@@ -64,7 +64,7 @@ static int is_among(const char *key, const char *const *keys) {
     return *keys != NULL;
 }
 
-/* These say how a model was made or is loaded, and nothing of what it computes. */
+/* These fields describe how a model was made or is loaded, but do not affect its results. */
 static const char *const passed_over[] = { "auto_mapping",      "base_model_name_or_path",
                                            "inference_mode",    "init_lora_weights",
                                            "peft_version",      "revision",

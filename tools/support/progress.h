@@ -9,8 +9,8 @@ typedef struct {
     FILE *out;
     int quiet, terminal, color;
     uint64_t total;   /* steps */
-    uint64_t first;   /* of them, done before */
-    const char *unit; /* what is counted per second: "samples", "tokens" */
+    uint64_t first;   /* steps done before this run */
+    const char *unit; /* unit of the rate per second: "samples", "tokens" */
     double started, last_shown;
     uint64_t next_line; /* plain: the step that is shown next */
     int bar_drawn;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Over the core's reader, which is the checkpoints'. */
+/* Wraps the core's reader of checkpoints. */
 #include "safetensors.h"
 
 #include <errno.h>

@@ -30,7 +30,7 @@ void tool_safetensors_discard(tool_safetensors_writer *); /* leaves no file; nul
 typedef struct tool_safetensors tool_safetensors;
 /** Reads and checks the header: every tensor lies in the file, they fill it without gap or overlap. TESS_E_DATA. */
 tess_status tool_safetensors_open(const char *path, tool_safetensors **out);
-/** The same, but the data need not be there: for what asks for names and shapes alone. */
+/** Does the same for callers that need names and shapes alone, so the data may be missing. */
 tess_status tool_safetensors_open_header(const char *path, tool_safetensors **out);
 void tool_safetensors_close(tool_safetensors *);                                      /* null is fine */
 const tool_tensor *tool_safetensors_list(const tool_safetensors *, uint64_t *n);      /* in the order of their data */

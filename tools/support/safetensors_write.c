@@ -14,7 +14,7 @@
 struct tool_safetensors_writer {
     char path[PATH_MAX], temporary[PATH_MAX];
     int file;
-    uint64_t *place, *bytes, n; /* of each tensor's data in the file, in the order they were given */
+    uint64_t *place, *bytes, n; /* each tensor's offset and size in the file, in the caller's order */
     uint64_t current, within;   /* where the next data goes */
     uint64_t written, total;    /* bytes of data */
 };
@@ -48,7 +48,7 @@ static tess_status find_places(tool_safetensors_writer *w, const tool_tensor *gi
     return TESS_OK;
 }
 
-/* As the core's writer takes them. */
+/* Converts the tensors to the list that the core's writer takes. */
 static tess__tensor *list_of(const tool_tensor *tensors, uint64_t n) {
     tess__tensor *list = calloc(n + 1, sizeof *list);
     for (uint64_t i = 0; list && i < n; i++) {

@@ -10,7 +10,7 @@
 _Static_assert((int)SAY_ERROR == (int)TESS_LOG_ERROR && (int)SAY_DEBUG == (int)TESS_LOG_DEBUG, "levels");
 
 void tool_say(int32_t level, const char *format, ...) {
-    char line[2048]; /* as long as the core's */
+    char line[2048]; /* same length as the core's lines */
     va_list args;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);

@@ -9,7 +9,7 @@ enum { SAY_ERROR, SAY_WARNING, SAY_INFO, SAY_DEBUG };
 /** One line, "tessera: warning: …", with the rank in front where there is more than one. TESSERA_LOG decides which are
  * shown. */
 void tool_say(int32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/** From now on nothing above `level` is shown; -1: as TESSERA_LOG says. Returns what it was. */
+/** Hides messages above `level` from now on; -1 follows TESSERA_LOG. Returns the previous level. */
 int32_t tool_say_at_most(int32_t level);
 /** "TESS_E_PEER"; never null. */
 const char *tool_status_name(tess_status);

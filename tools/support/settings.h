@@ -8,7 +8,7 @@
 
 /** Adds one, in front of what was set before; copies. The log level takes effect at once. TESS_E_NOMEM. */
 tess_status tool_settings_set(const char *key, const char *value);
-/** To plan with other settings for a while: what was set since the mark is forgotten. */
+/** A caller that plans with other settings takes a mark; going back drops all settings made since then. */
 uint32_t tool_settings_mark(void);
 void tool_settings_back(uint32_t mark);
 /** Gives all of them to an engine about to be opened. */

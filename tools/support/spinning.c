@@ -47,6 +47,6 @@ void tool_spinning_bound(char **argv) {
     snprintf(entry, sizeof entry, TOOL_SPIN_VARIABLE "=%d", TOOL_SPIN_COUNT);
     char **entries = with(entry);
     if (entries)
-        execve(self, argv, entries); /* if that cannot be, it runs as it is */
+        execve(self, argv, entries); /* if that fails, the process continues unchanged */
     free(entries);
 }

@@ -7,8 +7,8 @@
 typedef struct {
     int32_t rank, ranks, local_ranks; /* local_ranks 0: unknown */
 } tool_world;
-/** As tess_open reads it: from `tessera run`, torchrun, MPI's launchers or Slurm; none: one rank. TESS_E_INVALID for
- * what cannot be. */
+/** Reads the world as tess_open does: from `tessera run`, torchrun, MPI's launchers or Slurm. Without a launcher it is
+ * one rank. TESS_E_INVALID: the variables contradict each other. */
 tess_status tool_world_read(tool_world *out);
 
 typedef struct tool_meeting tool_meeting;
@@ -16,7 +16,7 @@ typedef struct tool_meeting tool_meeting;
 tess_status tool_meeting_open(tool_meeting **out);
 /** Everybody is here. TESS_E_ABORTED when a rank was lost instead. */
 tess_status tool_meeting_wait(tool_meeting *);
-/** Not `orderly`: the others learn of a lost rank. Null is fine. */
+/** If it is not `orderly`, the others learn of a lost rank. Null is fine. */
 void tool_meeting_close(tool_meeting *, int orderly);
 
 /** Whether the thread of this name serves the other ranks: it works when they ask, not when this rank does. */

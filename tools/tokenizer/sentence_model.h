@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 typedef struct sentence_model sentence_model;
-/** From a file's bytes; null, and `why` says what the library says. */
+/** Makes it from a file's bytes. On failure it returns null and `why` has the library's message. */
 sentence_model *sentence_model_create(const char *data, size_t bytes, char *why, size_t room);
 void sentence_model_destroy(sentence_model *); /* null is fine */
 int32_t sentence_model_size(const sentence_model *);

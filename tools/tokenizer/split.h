@@ -9,7 +9,7 @@
 
 enum { SPLIT_MOST = 8 };
 
-/** A stage keeps matches and what lies between them, or matches alone, or puts a blank before a piece. */
+/** A stage keeps matches and the gaps between them, keeps matches alone, or puts a blank before a piece. */
 enum { SPLIT_ISOLATED, SPLIT_MATCHES_ONLY, SPLIT_PREFIX_SPACE };
 
 typedef struct {

@@ -21,8 +21,8 @@ typedef struct {
 /** The files are FOLDER/PART_000000.bin and so on. TESS_E_DATA when the first exists; nothing is written over. */
 tess_status token_files_begin(token_files *, const char *folder, const char *part, int32_t vocabulary);
 tess_status token_files_add(token_files *, const int32_t *ids, size_t n);
-/** Each file is under its name only when it is whole. */
+/** A file gets its name only when it is complete. */
 tess_status token_files_end(token_files *);
-/** After a failure: removes the one in work. */
+/** Removes the unfinished file after a failure. */
 void token_files_drop(token_files *);
 #endif

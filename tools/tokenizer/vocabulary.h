@@ -13,7 +13,7 @@ enum { VOCABULARY_WORD, VOCABULARY_NAME, VOCABULARY_BYTE };
 typedef struct {
     uint64_t pair; /* left << 32 | right */
     int32_t rank;  /* the lesser merges first; -1: the place is free */
-    int32_t id;    /* what the two become */
+    int32_t id;    /* the token that replaces the pair */
 } vocabulary_merge;
 
 typedef struct {
@@ -23,7 +23,7 @@ typedef struct {
         size_t at;
         uint32_t bytes;
         uint16_t is_known, kind; /* VOCABULARY_WORD, … */
-    } * tokens;                  /* by number */
+    } * tokens;                  /* index: token */
     int32_t n;                   /* greatest number + 1 */
     int32_t tokens_room;
     int32_t *by_bytes; /* hash table of numbers, -1: free */

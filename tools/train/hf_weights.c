@@ -17,7 +17,7 @@
 typedef struct {
     int32_t file, turned;
     const tool_tensor *tensor;
-} place;
+} hf_tensor_place;
 
 struct hf_weights {
     const model *m;
@@ -25,7 +25,7 @@ struct hf_weights {
     int32_t n_files;
     tool_safetensors **files;
     char (*names)[NAME_MAX + 1];
-    place *places; /* by parameter */
+    hf_tensor_place *places; /* index: parameter */
 };
 
 /* ---- files ------------------------------------------------------------------------------------------- */
@@ -98,7 +98,7 @@ static void shape_text(int32_t ndim, const int64_t *shape, int turned, char out[
 static tess_status find_param(hf_weights *f, int32_t i) {
     const model_param *p = &f->m->desc.params[i];
     char name[HF_NAME], has[80], expected[80];
-    place *at = &f->places[i];
+    hf_tensor_place *at = &f->places[i];
     at->turned = hf_name(f->m->t->name, p->name, p->ndim, name);
     at->tensor = find(f, name, &at->file);
     if (!at->tensor)
@@ -146,7 +146,7 @@ void hf_weights_close(hf_weights *f) {
 /* ---- ranges ------------------------------------------------------------------------------------------ */
 tess_status hf_weights_fill(void *user, const tess_range *r, void *data) {
     const hf_weights *f = user;
-    const place *at = &f->places[r->tag];
+    const hf_tensor_place *at = &f->places[r->tag];
     if (r->elems == 0)
         return TESS_OK;
     if (at->turned)

@@ -21,7 +21,7 @@
 #include "tools/support/progress.h"
 #include "tools/support/say.h"
 
-enum { CALLERS = 16, REQUEST = 4096, GIVEN_MS = 2000 /* to ask, and to take an answer */ };
+enum { CALLERS = 16, REQUEST = 4096, GIVEN_MS = 2000 /* limit of a request and of its answer */ };
 
 typedef struct {
     int fd; /* -1: a free place */
@@ -37,7 +37,7 @@ struct live_page {
     caller callers[CALLERS];
     char *report; /* the last one that could be made */
     size_t report_bytes;
-    double made, took; /* when, and how long */
+    double made, took; /* time at which the report was made, and duration */
 };
 
 /* ---- the report -------------------------------------------------------------------------------------- */
@@ -78,7 +78,7 @@ static void refresh(live_page *p) {
     }
     free(made);
     if (!p->report)
-        p->made = 0; /* there was nothing yet */
+        p->made = 0; /* the run had written nothing yet */
 }
 
 /* ---- answers ------------------------------------------------------------------------------------------- */
@@ -228,7 +228,7 @@ static void *run(void *arg) {
     live_page *p = arg;
     struct pollfd fds[CALLERS + 2];
     tool_alloc_leave_out_thread();
-    (void)setpriority(PRIO_PROCESS, 0, 10); /* of this thread, on Linux: the step comes first */
+    (void)setpriority(PRIO_PROCESS, 0, 10); /* on Linux this lowers this thread alone, because the step comes first */
     while (wait_for_callers(p, fds)) {
         for (int i = 0; i < CALLERS; i++)
             if (fds[i].revents && p->callers[i].fd >= 0)

@@ -24,7 +24,7 @@ static uint32_t crc32c(const uint8_t *data, size_t bytes) {
 }
 
 /* ---- protobuf ---------------------------------------------------------------------------------------- */
-typedef struct { /* what does not fit is left out whole */
+typedef struct { /* a field that does not fit is omitted as a whole */
     uint8_t at[MOST];
     size_t n;
 } message;
@@ -93,7 +93,7 @@ static void put_masked(message *m, const void *data, size_t bytes) {
     put_fixed(m, (crc >> 15 | crc << 17) + 0xa282ead8u, 4);
 }
 
-/* In one write, so that whoever looks on sees whole records. */
+/* Writes each record at once, so that a reader sees complete records. */
 static void write_event(tensorboard *b, const message *event) {
     message record = { .n = 0 };
     if (b->file < 0 || b->failed)

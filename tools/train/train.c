@@ -108,7 +108,7 @@ int cmd_train(int argc, char **argv) {
     struct argp argp = { NULL, parse, NULL, NULL, children, NULL, NULL };
     arguments a = { .model = NULL };
     train_settings settings;
-    int64_t ranks = 0; /* not said: one, or as many as another launcher started */
+    int64_t ranks = 0; /* 0: one rank, or as many as another launcher started */
     int code = tool_parse_page(&page, &argp, 0, argc, argv, &a);
     if (code != TOOL_OK)
         return code;

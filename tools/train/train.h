@@ -35,38 +35,38 @@ typedef struct { /* a model's data and what is done with it */
     void (*fill)(const train_run *, uint64_t step, int32_t k, void *batch);
     /** Evaluation batch i; past the last: an empty one, for ranks with less to do. */
     void (*fill_eval)(const train_run *, uint64_t i, void *batch);
-    /** After training; may be null. */
+    /** Runs after training; may be null. */
     tess_status (*finish)(train_run *);
     int32_t has_validation_loss; /* a member of the summary */
 } train_task_ops;
 extern const train_task_ops train_mnist, train_gpt, train_lm, train_convbn, train_linear;
 
-typedef struct {        /* a step; `started` 0: none */
+typedef struct {        /* one step's figures; `started` is 0 if there is none */
     uint64_t step;      /* from 1 */
-    double shared[2];   /* its loss, and whether the rank is asked to end: first this rank's, then the mean */
-    double rate;        /* of learning */
-    double started;     /* when */
-    double seconds;     /* it took */
-    double run_seconds; /* of that, in tess_run */
+    double shared[2];   /* loss and request to end: this rank's, after the reduction the mean */
+    double rate;        /* learning rate */
+    double started;     /* time at which it began */
+    double seconds;     /* duration */
+    double run_seconds; /* part of the duration spent in tess_run */
     double grad_norm;   /* NAN: not known */
-    double own_loss;    /* this rank's */
+    double own_loss;    /* this rank's loss */
 } train_step_record;
 
 typedef struct {
-    train_step_record running; /* whose result is still to come */
-    train_step_record sharing; /* whose mean is; the engine writes it there */
-    train_step_record known;   /* to be shown */
+    train_step_record running; /* its result has not arrived yet */
+    train_step_record sharing; /* the engine is still writing its mean over ranks */
+    train_step_record known;   /* complete, shown next */
 } train_late;
 
-typedef struct {               /* of the evaluations so far */
+typedef struct {               /* summarises the evaluations so far */
     double loss;               /* the lowest */
-    uint64_t step;             /* after which it was */
+    uint64_t step;             /* the step that was evaluated */
     uint64_t without, last, n; /* evaluations since then; the step of the last one; how many */
 } train_best;
 
-typedef struct { /* by what the microbatches of a step divide their loss */
+typedef struct { /* the divisor of the loss in the microbatches of a step */
     uint64_t seed, step, microbatches;
-    double value; /* 0: none has been asked for */
+    double value; /* 0: not computed yet */
 } train_divisor;
 
 struct train_run {
@@ -74,56 +74,56 @@ struct train_run {
     const train_task_ops *ops;
     tess *t;
     model *m;
-    model_options model_options; /* that made it */
+    model_options model_options; /* `m` was made with them */
     int32_t rank, ranks;
     /* the task's */
     struct {
-        uint64_t steps;           /* to run */
+        uint64_t steps;           /* steps to run */
         uint64_t steps_per_epoch; /* 0: no epochs */
         uint64_t eval_every;      /* steps between evaluations; 0: at the end only */
-        uint64_t eval_batches;    /* over all ranks; 0: nothing to evaluate */
+        uint64_t eval_batches;    /* batches over all ranks; 0: no evaluation */
         const char *unit;         /* "samples" */
         uint64_t units_per_batch;
-        const char *source; /* where the data is from; for people */
+        const char *source; /* names the origin of the data for people */
         tool_sampler sampler;
         tool_idx train_set, test_set; /* pixels null: drawn digits */
         uint64_t n_train, n_test;
         tool_text text;
         train_divisor *divisor; /* the one asked for last; null: every token is a target */
         tool_tokens *tokens;    /* null: text */
-        tokenizer *tokenizer;   /* of the model's folder; null: there is none that is read here */
+        tokenizer *tokenizer;   /* from the model's folder; null: none, or one that this command cannot read */
     } task;
     void *batch;
     model_result *result;
-    train_feed *feed;     /* null: `batch` is memory of malloc */
-    tool_planner planner; /* with other options, for advice when the run does not fit */
+    train_feed *feed;     /* null: malloc gave `batch` */
+    tool_planner planner; /* plans with other options, to advise when the run does not fit */
     tess_optimizer_options optimizer;
     tess_optimizer_group groups[2];
     tess_schedule schedule;
-    /* what came of it */
+    /* results */
     double loss, accuracy, eval_loss; /* NAN: none */
     train_best best;
-    double seconds;                  /* in steps */
-    uint64_t steps_done, first_step; /* since the run's beginning; those done before this process */
-    uint64_t group_step;             /* those done when this group of ranks was formed */
-    int joins;                       /* in the place of a lost rank, until train_recover */
-    int is_late;                     /* a step's loss is read while later ones are under way */
+    double seconds;                  /* time spent in steps */
+    uint64_t steps_done, first_step; /* steps since the run began; steps done before this process */
+    uint64_t group_step;             /* steps done when this group of ranks was formed */
+    int joins;                       /* 1: this process replaces a lost rank, until train_recover has run */
+    int is_late;                     /* 1: reads a step's loss while later steps run */
     train_late late;
     int watched;             /* rank 0 writes spans of the first steps */
     int32_t mirror;          /* steps between images in memory; 0: none */
     double over;             /* when the latest step was over; 0: never */
-    int saving;              /* a checkpoint is on its way */
-    tess_status save_failed; /* the last one's, when the disk refused it */
+    int saving;              /* 1: a checkpoint is being written */
+    tess_status save_failed; /* status of the last checkpoint if the disk refused it */
     int interrupted;         /* the signal that ended the loop; 0: none */
     char digest[33];         /* "": none */
     int said_not_finite;     /* a loss was NaN or infinite */
     char identity[480];      /* train_identity_make */
-    char *hf_config;         /* of a family: the config.json of an exported folder; else null */
+    char *hf_config;         /* config.json for an exported folder; null: the model belongs to no family */
     /* output, rank 0 only */
     struct {
         tess_ledger_point *points;
         size_t n, room;
-    } ledger; /* of the step that is written down */
+    } ledger; /* events of the step that is recorded */
     FILE *text, *json_file;
     report_tee page; /* between JSON and json_file, for --report and --watch */
     live_page *live; /* null: none */
@@ -131,16 +131,16 @@ struct train_run {
     int json_failed;
     train_lives *lives; /* rank 0, under --restarts; else null */
     struct {
-        uint64_t steps; /* to repeat */
-        double seconds; /* from the last step that was done */
-    } lost;             /* with the last restart or recovery */
+        uint64_t steps; /* steps to repeat */
+        double seconds; /* time since the last complete step */
+    } lost;             /* work lost by the last restart or recovery */
     struct {
-        double *seconds; /* of the last steps; sorted by train_watch_median */
+        double *seconds; /* durations of recent steps; train_watch_median sorts them */
         uint64_t n;
         FILE *csv;                     /* null: none */
         tensorboard board;             /* file -1: none */
-        double step_flops, peak_flops; /* of this rank; 0: not known */
-        double grad_norm, utilisation; /* of the latest step; NAN: not known */
+        double step_flops, peak_flops; /* this rank's; 0: unknown */
+        double grad_norm, utilisation; /* the latest step's; NAN: unknown */
     } watch;
     train_spans *spans; /* null without JSON */
     tool_progress progress;
@@ -164,25 +164,25 @@ tess_status train_step_settle(train_run *); /* [C] shows all that were done: bef
 void train_step_forget(train_run *);        /* a rank was lost: what was done is done again */
 
 /* ---- train_schedule.c ----------------------------------------------------------------------------- */
-void train_schedule_make(train_run *);               /* once the task has said how many steps there are */
-double train_rate(const train_run *, uint64_t step); /* of learning in `step`, from 0 */
+void train_schedule_make(train_run *);               /* call it when the task has set the number of steps */
+double train_rate(const train_run *, uint64_t step); /* learning rate of `step`, which counts from 0 */
 
 /* ---- train_best.c --------------------------------------------------------------------------------- */
 enum { TRAIN_BEST_BYTES = 128 };
-void train_best_note(train_run *);                                    /* an evaluation is done */
-int train_best_is_now(const train_run *);                             /* that of this step is the best so far */
-int train_best_stops(const train_run *);                              /* --patience is used up */
-const double *train_best_score(const train_run *);                    /* of a checkpoint of this step; null: none */
-void train_best_words(const train_run *, char out[TRAIN_BEST_BYTES]); /* for a checkpoint */
-void train_best_take(train_run *, const char *saved);                 /* from its words */
-tess_status train_best_share(train_run *);                            /* [C] after a recovery */
+void train_best_note(train_run *);                 /* records the evaluation that has just ended */
+int train_best_is_now(const train_run *);          /* true if this step's evaluation is the best so far */
+int train_best_stops(const train_run *);           /* true if --patience is used up */
+const double *train_best_score(const train_run *); /* score that a checkpoint of this step stores; null: none */
+void train_best_words(const train_run *, char out[TRAIN_BEST_BYTES]); /* formats it for a checkpoint */
+void train_best_take(train_run *, const char *saved);                 /* restores it from a checkpoint's words */
+tess_status train_best_share(train_run *);                            /* [C] spreads it to all ranks after a recovery */
 
 /* ---- train_feed.c --------------------------------------------------------------------------------- */
-tess_status train_feed_open(train_run *); /* after the model's start; its batch takes the place of `batch` */
-/** `batch` is then that of microbatch k of `step`, and the next one is being read. */
+tess_status train_feed_open(train_run *); /* call it after the model has started; the feed's memory replaces `batch` */
+/** Sets `batch` to microbatch k of `step` and starts to read the next one. */
 void train_feed_next(train_run *, uint64_t step, int32_t k);
-void train_feed_forget(train_run *); /* what was read ahead is of other ranks' data */
-void train_feed_close(train_run *);  /* before the task's data and the model go; may be called without open */
+void train_feed_forget(train_run *); /* drops the batch read ahead, because this rank's share changed */
+void train_feed_close(train_run *);  /* call it before the task's data and the model are freed; safe without open */
 
 /* ---- train_state.c ------------------------------------------------------------------------------ */
 /** A fill for tess_shard from DIR/model.safetensors. */
@@ -199,41 +199,41 @@ tess_status train_identity_agree(train_run *); /* [C] the same on all ranks, or 
 void train_identity_compare(const train_run *, const char *saved);
 
 /* ---- train_checkpoint.c -------------------------------------------------------------------------- */
-int train_resumes_checkpoint(const train_settings *); /* else --resume is a folder of parameters, or nothing */
-tess_status train_restart_resume(train_settings *);   /* after a restart a run goes on with what it saved */
-/** Before the engine: keeps the microbatches of a step when a checkpoint is gone on with by another number of ranks.
- * TESS_E_INVALID when they cannot be divided so that the bits stay. */
+int train_resumes_checkpoint(const train_settings *); /* false if --resume is a folder of parameters, or not given */
+tess_status train_restart_resume(train_settings *);   /* makes a restarted run resume from its own checkpoints */
+/** Keeps the microbatches per step when a checkpoint resumes on another number of ranks. Call it before the engine
+ * opens. TESS_E_INVALID: they cannot be divided without changing the bits. */
 tess_status train_resume_adapt(train_settings *, int32_t ranks);
 tess_status train_resume_load(train_run *); /* [C] after tess_shard */
-tess_status train_save_open(train_run *);   /* [C] before training: the directory, what is there, signals */
-tess_status train_save(train_run *);        /* [C] to s.save; a disk that refuses does not end the run */
-tess_status train_save_finish(train_run *); /* [C] waits for the last */
-int train_asked_to_end(const train_run *);  /* this rank's signal, 0: none */
+tess_status train_save_open(train_run *);   /* [C] before training: checks the directory, catches signals */
+tess_status train_save(train_run *);        /* [C] saves to s.save; a failure of the disk does not end the run */
+tess_status train_save_finish(train_run *); /* [C] waits for the last checkpoint */
+int train_asked_to_end(const train_run *);  /* the signal that this rank received; 0: none */
 
 /* ---- train_recover.c ----------------------------------------------------------------------------- */
-int train_joins(const train_run *);     /* this process takes a lost rank's place */
-tess_status train_recover(train_run *); /* [C] goes back to an image when a rank was lost; else nothing */
+int train_joins(const train_run *);     /* true if this process replaces a lost rank */
+tess_status train_recover(train_run *); /* [C] goes back to an image if a rank was lost */
 
 /* ---- train_restart.c ----------------------------------------------------------------------------- */
-int32_t train_first_ranks(int32_t ranks);          /* of its first life; `ranks` when this is it */
-int64_t train_restarts(void);                      /* of this run so far */
-tess_status train_restart_begun(int *out);         /* this is a restart, of a life that came to train_lives_begin */
-void train_lives_begin(void);                      /* the directory is this run's: a restart goes on from it */
-void train_lives_open(train_run *);                /* once it is known where the run goes on */
-void train_lives_step(train_run *, uint64_t step); /* is done */
-void train_lives_recovered(train_run *);           /* after it has gone back */
-void train_lives_summary(train_run *);             /* members of the summary */
+int32_t train_first_ranks(int32_t ranks);  /* the ranks of the run's first life; `ranks` if this is the first */
+int64_t train_restarts(void);              /* restarts of this run so far */
+tess_status train_restart_begun(int *out); /* 1: this is a restart of a life that reached train_lives_begin */
+void train_lives_begin(void);              /* marks the directory as this run's, so that a restart resumes from it */
+void train_lives_open(train_run *);        /* call it when the first step is known */
+void train_lives_step(train_run *, uint64_t step); /* records that `step` is complete */
+void train_lives_recovered(train_run *);           /* call it when a recovery has gone back to an image */
+void train_lives_summary(train_run *);             /* writes its members of the summary */
 void train_lives_close(train_run *);
 
-/* ---- train_watch.c: nothing on ranks other than 0 ------------------------------------------------- */
-tess_status train_watch_open(train_run *); /* after the task has said how many steps */
-/** The gradient's norm in the step that is over; NAN: it is not shown, or there is none. */
+/* ---- train_watch.c: does nothing on ranks other than 0 -------------------------------------------- */
+tess_status train_watch_open(train_run *); /* call it when the task has set the number of steps */
+/** Returns the gradient's norm in the last step; NAN: it is not shown or not known. */
 double train_watch_norm(const train_run *, int shown);
-void train_watch_begin(train_run *); /* it is known after which step the run goes on */
+void train_watch_begin(train_run *); /* call it when the first step is known */
 void train_watch_step(train_run *, const train_step_record *);
-double train_watch_utilisation(const train_run *, double seconds); /* of a step; NAN: not known */
+double train_watch_utilisation(const train_run *, double seconds); /* of a step of that duration; NAN: unknown */
 void train_watch_eval(train_run *, double loss, double accuracy);
-double train_watch_median(const train_run *); /* seconds of a step; at the end */
+double train_watch_median(const train_run *); /* median duration of a step; call it at the end */
 double train_watch_units(const train_run *);  /* samples or tokens of a step, over all ranks */
 tess_status train_watch_finish(train_run *);  /* the CSV file is whole */
 void train_watch_close(train_run *);
@@ -242,14 +242,14 @@ void train_watch_close(train_run *);
 /** Around each step; at the one that is written down, they watch it and then write units and ledger points. */
 tess_status train_ledger_begin(train_run *);
 tess_status train_ledger_end(train_run *);
-int train_ledger_comes(const train_run *); /* that step is still to be done, here */
+int train_ledger_comes(const train_run *); /* true if this rank has still to run the recorded step */
 void train_ledger_drop(train_run *);
 
 /* ---- train_spans.c: nothing without --json and on ranks other than 0 ----------------------------- */
 tess_status train_spans_start(train_run *); /* [C] unless this process takes a lost rank's place */
 /** [C] At the start and after a recovery: whether one of the ranks has steps to watch. */
 tess_status train_spans_agree(train_run *);
-/** The next step is one that is watched: several ranks then call it, all alike, since a recorded one shows nothing. */
+/** True if the next step is timed. All ranks then run it call by call, because a recorded step shows no spans. */
 int train_spans_need_calls(const train_run *);
 tess_status train_spans_step(train_run *, const train_step_record *);
 tess_status train_spans_finish(train_run *);
@@ -264,8 +264,8 @@ typedef struct {
 } train_sample;
 tess_status train_sample_check(const train_run *); /* the prompt; after the task's data is open */
 tess_status train_sample_write(train_run *);       /* [C] s.sample tokens */
-/** One of n tokens: probability proportional to exp(logit / temperature) among those of at least `least`. `uniform`: in
- * [0, 1). */
+/** Draws one of n tokens with probability proportional to exp(logit / temperature), among logits of at least `least`.
+ * `uniform` is in [0, 1). */
 int32_t train_sample_draw(const float *logits, int64_t n, double temperature, float least, double uniform);
 
 /* ---- train_ranks.c ------------------------------------------------------------------------------ */
@@ -274,14 +274,14 @@ tess_status train_ranks(train_run *);
 
 /* ---- train_output.c: nothing on ranks other than 0 ----------------------------------------------- */
 tess_status train_output_open(train_run *);
-int train_output_json(const train_run *);                     /* events are written */
-int train_output_shows(const train_run *);                    /* each step is shown, or written: on rank 0 */
+int train_output_json(const train_run *);                     /* true if events are written as JSON */
+int train_output_shows(const train_run *);                    /* true on rank 0 if each step is shown or written */
 json_out *train_output_begin(train_run *, const char *event); /* null: no JSON */
 void train_output_end(train_run *);
 void train_output_start(train_run *);
 void train_output_step(train_run *, const train_step_record *);
 void train_output_eval(train_run *, double loss, double accuracy);
-void train_output_patience(train_run *); /* it is used up */
+void train_output_patience(train_run *); /* reports that --patience has ended the run */
 void train_output_checkpoint(train_run *, const tess_checkpoint_info *);
 void train_output_sample(train_run *, const train_sample *);
 void train_output_recovery(train_run *, const tess_recovery *);

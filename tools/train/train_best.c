@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The best validation loss so far, and for how many evaluations there was no better one. A checkpoint keeps both in the
- * run's own bytes, so that a run which goes on knows them. */
+/* Tracks the best validation loss and the evaluations since then. A checkpoint stores both in the run's own bytes, so
+ * that a resumed run knows them. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

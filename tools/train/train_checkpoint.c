@@ -22,7 +22,7 @@ typedef struct {
     char text[TESS_CHECKPOINT_BYTES];
 } run_identity;
 
-/* With config.json, for ckpt export, where there is room. */
+/* Adds config.json for `ckpt export` if it fits. */
 static void identify(const train_run *r, run_identity *out) {
     memset(out, 0, sizeof *out);
     char best[TRAIN_BEST_BYTES];
@@ -94,10 +94,10 @@ static tess_status set_number(const char *key, int64_t value) {
 static uint64_t microbatches_of(const train_settings *s, uint64_t first, uint64_t *was) {
     tess__manifest m;
     uint64_t all = first * (uint64_t)s->accum;
-    int own = train_restarts() && s->resume == s->save; /* what an earlier life of this run has saved */
+    int own = train_restarts() && s->resume == s->save; /* an earlier life of this run saved the checkpoint */
     *was = first;
     if (!train_resumes_checkpoint(s) || !peek(s->resume, &m))
-        return all; /* loading says what is wrong */
+        return all; /* loading reports the error */
     if (own || m.ranks != first)
         all = m.microbatches;
     *was = m.ranks;
@@ -153,8 +153,8 @@ static tess_status check_folder(const train_run *r) {
     return TESS_OK;
 }
 
-/* A directory that cannot be used, or whose checkpoints would be left behind, is found before training. A process that
- * takes a lost rank's place comes later: the others have done this. */
+/* Rejects a directory that is unusable, or whose checkpoints the run would ignore, before training. A process that
+ * replaces a lost rank skips this, because the others have done it. */
 static tess_status take_folder(const train_run *r) {
     tess_checkpoint_options o = { .struct_size = sizeof o, .flags = TESS_CHECKPOINT_PREPARE, .dir = r->s.save };
     tess_status status = r->joins ? TESS_OK : tess_checkpoint_save(r->t, &o);
@@ -207,7 +207,7 @@ tess_status train_save(train_run *r) {
                                   .common = identity.text,
                                   .common_bytes = strlen(identity.text),
                                   .score = train_best_score(r) };
-    TRY(finish_save(r)); /* of the one before */
+    TRY(finish_save(r)); /* ends the previous save */
     tess_status status = tess_checkpoint_save(r->t, &o);
     r->saving = status == TESS_OK;
     return note_outcome(r, status);

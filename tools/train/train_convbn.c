@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The network of PyTorch's FSDP memory test on images of noise: what it costs is the point, not what it learns. */
+/* Trains the network of PyTorch's FSDP memory test on images of noise, because its cost matters and not what it learns.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +8,7 @@
 #include "train.h"
 #include "tools/support/say.h"
 
-enum { STREAM = 0x434e4e /* of the images */ };
+enum { STREAM = 0x434e4e /* random stream of the images */ };
 
 static tess_status convbn_open(train_run *r) {
     r->task.sampler = (tool_sampler){ .samples = 1,

@@ -14,14 +14,14 @@
 
 struct train_feed {
     train_run *r;
-    const model *m; /* whose memory it is */
+    const model *m; /* owns the batches' memory */
     void *batch[2];
-    int current; /* the one in use */
+    int current; /* index of the batch in use */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int has_thread, wanted, filled, stop; /* wanted: the other one is to be filled, or is being; filled: it is */
-    uint64_t step;                        /* what it is to be filled for */
+    int has_thread, wanted, filled, stop; /* wanted: the other batch must be filled; filled: it is complete */
+    uint64_t step;                        /* the step and microbatch k that it is filled for */
     int32_t k;
 };
 
@@ -70,7 +70,7 @@ tess_status train_feed_open(train_run *r) {
     return TESS_OK;
 }
 
-/* Asks for what comes after microbatch k of `step`. */
+/* Requests the batch that follows microbatch k of `step`. */
 static void ask_for_next(train_feed *f, uint64_t step, int32_t k) {
     int last = k == (int32_t)f->r->s.accum - 1;
     f->step = last ? step + 1 : step;

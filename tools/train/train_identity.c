@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Words "key=value" identify a run. All ranks have the same ones, and a checkpoint keeps them: a run that goes on with
- * others says so. */
+/* Words "key=value" identify a run. All ranks have the same words, and a checkpoint stores them. A run that resumes
+ * with other words warns. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static size_t word_of(const char *words, const char *key, size_t key_bytes, cons
     return 0;
 }
 
-/* Which words differ among those that both have, as they are in each; 0: none. `but`: keys that may. */
+/* Lists the words that both have with different values, and returns their number. Keys in `but` may differ. */
 static int differing(const char *mine, const char *theirs, const char *but, char *in_mine, char *in_theirs) {
     int n = 0;
     size_t room_mine = WORDS, room_theirs = WORDS;

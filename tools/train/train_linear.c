@@ -61,7 +61,7 @@ static tess_status compare(train_run *r, const float *output, const float *weigh
     double initial[WEIGHTS], expected_output[SIDE], updated[WEIGHTS];
     if (s->resume || s->steps != 1 || s->momentum > 0 || s->weight_decay > 0 || s->clip > 0 ||
         strcmp(s->optimizer, "sgd") != 0)
-        return TESS_OK; /* more than the closed form covers */
+        return TESS_OK; /* the closed form does not cover these settings */
     linear_fill_input(
         tool_sampler_slot(&r->task.sampler, r->rank, (int32_t)s->accum - 1) * (uint64_t)r->task.sampler.batch, x);
     linear_expect(r->ranks * (int32_t)s->accum, (int32_t)r->task.sampler.batch, s->lr, x, initial, expected_output,
@@ -74,7 +74,7 @@ static tess_status compare(train_run *r, const float *output, const float *weigh
 
 static tess_status linear_finish(train_run *r) {
     float output[SIDE], weight[WEIGHTS] = { 0 };
-    memcpy(output, ((linear_result *)r->result)->output, sizeof output); /* of the last step's first row */
+    memcpy(output, ((linear_result *)r->result)->output, sizeof output); /* the first row's output in the last step */
     TRY(tess_each_full(r->t, TESS_OF_PARAM, take_weight, weight));
     say_numbers(r, "output", output, SIDE);
     say_numbers(r, "weight", weight, WEIGHTS);

@@ -46,8 +46,8 @@ static tess_status check_bytes(const train_run *r, const char *data, int64_t voc
                      data, vocabulary);
 }
 
-/* Without --data: the documentation's bytes, as gpt has them. From scratch any vocabulary with room for them will do.
- */
+/* Without --data it trains on the documentation's bytes, as gpt does. From scratch any vocabulary with room for them
+ * works. */
 static tess_status open_bytes(train_run *r, int64_t vocabulary) {
     int is_new = !r->s.folder && !r->s.resume && vocabulary > 256;
     r->task.source = "no --data: training on the bytes of tessera's own documentation";
@@ -75,7 +75,7 @@ static void say_left_out(const train_run *r) {
                  r->s.data, left_out, samples, r->m->options.context);
 }
 
-/* By the tokenizer that the model has, else its bytes. */
+/* Encodes text by the model's tokenizer, or as bytes without one. */
 static tess_status open_text(train_run *r, int64_t vocabulary) {
     TRY(open_tokenizer(r));
     if (!r->task.tokenizer)
@@ -109,7 +109,7 @@ static tess_status open_data(train_run *r) {
     TRY(check_pack(r));
     TRY(tool_tokens_are_text_at(r->s.data) ? open_text(r, vocabulary) : open_tokens(r, vocabulary));
     if (r->s.sample && !tool_tokens_are_text(r->task.tokens))
-        open_tokenizer(r); /* of another kind: the sample is numbers */
+        open_tokenizer(r); /* without a readable tokenizer the sample prints numbers */
     return tool_tokens_check(r->task.tokens, vocabulary, r->rank, r->ranks);
 }
 
@@ -167,8 +167,8 @@ static uint64_t window_at(const train_run *r, uint64_t g) {
     return tool_sampler_at(s, g / s->samples, g % s->samples);
 }
 
-/* Where not every token is a target, the step's mean is over those that are, on whatever rank: the engine divides by
- * the number of microbatches, each microbatch by this. */
+/* If not every token is a target, the step's mean covers the targets of all ranks. The engine divides by the number of
+ * microbatches, and each microbatch by this. */
 static double divisor_of(const train_run *r, uint64_t step) {
     const tool_sampler *s = &r->task.sampler;
     uint64_t microbatches = (uint64_t)s->ranks * (uint64_t)s->accum, n = microbatches * (uint64_t)s->batch, targets = 0;

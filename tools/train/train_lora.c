@@ -138,11 +138,11 @@ tess_status train_lora_export(train_run *r) {
 /* ---- merged ------------------------------------------------------------------------------------------ */
 struct train_lora_merge {
     const model *m;
-    float **adapters;       /* by parameter; null: it is none */
-    float *part;            /* of a matrix */
-    uint8_t *codes;         /* bytes of blocks that are not read yet */
-    uint64_t n_codes, done; /* how many; elements of the parameter that are out */
-    int32_t param;          /* that they belong to */
+    float **adapters;       /* index: parameter; null: no adapter */
+    float *part;            /* part of a matrix */
+    uint8_t *codes;         /* bytes of incomplete blocks */
+    uint64_t n_codes, done; /* number of codes; elements of the parameter written so far */
+    int32_t param;          /* the parameter that the codes belong to */
     float scale;
 };
 enum { RUN_ELEMS = 1024, PART_ELEMS = 4 * 65536 /* of what tess_each_full gives at once, in blocks of 4-bit codes */ };
@@ -223,7 +223,7 @@ static void add_product(const train_lora_merge *g, int32_t a, uint64_t first, ui
     }
 }
 
-/* Whole blocks become elements; the rest waits for what follows. */
+/* Decodes complete blocks; the rest waits for the next range. */
 static uint64_t read_blocks(train_lora_merge *g, const tess_range *r, const void *data) {
     const model_param *p = &g->m->desc.params[r->tag];
     uint64_t bytes = (uint64_t)stored_block_bytes(p->stored);

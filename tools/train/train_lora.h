@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Adapters of a run: from a peft folder, into one, or into the matrices that they stand beside. */
+/* Reads a run's adapters from a peft folder, writes them to one, or merges them into their base matrices. */
 #ifndef TOOL_TRAIN_LORA_H
 #define TOOL_TRAIN_LORA_H
 #include "train.h"
@@ -12,8 +12,7 @@ tess_status train_lora_export(train_run *);
 /** Matrices with their adapters' products added, for an export. */
 typedef struct train_lora_merge train_lora_merge;
 tess_status train_lora_merge_open(train_run *, train_lora_merge **out); /* [C] */
-/** Gives what the merged model has in place of this range, in fp32. `elems` is 0 for an adapter and for a part of a
- * block. */
+/** Gives the merged model's values of this range in fp32. `elems` is 0 for an adapter and for an incomplete block. */
 tess_status train_lora_merge_range(train_lora_merge *, const tess_range *, const void *data, const float **out,
                                    uint64_t *elems);
 void train_lora_merge_close(train_lora_merge *); /* null is fine */

@@ -20,7 +20,7 @@ static tess_stats stats_of(const train_run *r) {
     return stats;
 }
 
-/* A run that goes on after a loss does so without the page too, if need be. */
+/* A run that continues after a loss does not end if its page cannot open. */
 static tess_status open_live(train_run *r) {
     int goes_on = r->joins || train_restarts();
     setvbuf(r->page.kept, NULL, _IONBF, 0);
@@ -87,7 +87,7 @@ static tess_info info_of(const train_run *r) {
     return info;
 }
 
-/* Since the last step that was done, whoever was rank 0 then. */
+/* Writes what was lost since the last complete step, even if another rank was rank 0 then. */
 static void put_lost(const train_run *r, json_out *j) {
     json_uint(j, "steps_repeated", r->lost.steps);
     json_double(j, "seconds_lost", r->lost.seconds);
@@ -412,7 +412,7 @@ static void print_table(train_run *r, const tess_stats *stats) {
     print_speed(r);
     print_utilisation(r);
     snprintf(text, sizeof text, "%.6f", r->loss);
-    if (!isnan(r->loss) || r->steps_done > r->first_step) /* of no step there is none */
+    if (!isnan(r->loss) || r->steps_done > r->first_step) /* a run without steps has no loss */
         table_row(r, "loss of the last step", text);
     if (!isnan(r->eval_loss)) {
         snprintf(text, sizeof text, "%.4f, accuracy %.2f %%", r->eval_loss, 100 * r->accuracy);

@@ -79,7 +79,7 @@ static tess_status make_batch(train_run *r) {
         return tess_fail(TESS_E_NOMEM, "no memory for a batch of %llu bytes",
                          (unsigned long long)r->m->desc.input_bytes);
     memset(r->batch, 0, r->m->desc.input_bytes);
-    memset(r->result, 0, r->m->desc.result_bytes); /* of no step, it says nothing */
+    memset(r->result, 0, r->m->desc.result_bytes); /* a run without steps reports zeros */
     return TESS_OK;
 }
 
@@ -121,7 +121,7 @@ static tess_status shard_from_folder(train_run *r, const char *dir) {
 static tess_status shard(train_run *r) {
     void *resume = NULL;
     TRY(model_declare(r->t, r->m));
-    if (r->joins) /* its shard comes from another rank */
+    if (r->joins) /* another rank sends its shard */
         return tess_shard(r->t, NULL, NULL);
     if (train_resumes_checkpoint(&r->s)) {
         TRY(tess_shard(r->t, NULL, NULL));
@@ -150,7 +150,7 @@ static tess_status open_task(train_run *r) {
     return train_sample_check(r);
 }
 
-/* From wherever the run is to its end. */
+/* Trains from the current step to the end, through recoveries. */
 static tess_status train_to_end(train_run *r) {
     TRY(train_loop(r));
     if (r->interrupted)
@@ -205,7 +205,7 @@ static tess_status run(train_run *r) {
     return train_watch_finish(r);
 }
 
-/* Warnings are left to the ranks, of which the first repeats them. */
+/* The plan prints no warnings, because rank 0 repeats them. */
 tess_status train_plan(const train_settings *settings, int32_t ranks) {
     tess *t = NULL;
     model *m = NULL;
@@ -217,7 +217,7 @@ tess_status train_plan(const train_settings *settings, int32_t ranks) {
     return status;
 }
 
-/* All others learn from tokens. */
+/* Models that are not listed train on tokens. */
 static const train_task_ops *task_of(const char *name) {
     static const struct {
         const char *name;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A training run in which a rank was lost goes on from images in memory. The step is the place of data, schedule and
- * random numbers, so that nothing else has to go back. */
+/* After the loss of a rank a run continues from images in memory. The step determines data, schedule and random
+ * numbers, so nothing else has to go back. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -22,9 +22,9 @@ static void forget_step(train_run *r) {
     r->digest[0] = 0;
 }
 
-/* Another one is rank 0 now: it goes on with what that writes. */
+/* This process has become rank 0, so it continues the output of the old one. */
 static tess_status take_over(train_run *r) {
-    r->joins = 1; /* files are added to */
+    r->joins = 1; /* makes files open for appending */
     TRY(train_output_open(r));
     TRY(train_watch_open(r));
     train_lives_open(r);

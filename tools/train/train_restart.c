@@ -13,10 +13,10 @@
 #include "tools/support/options.h"
 #include "train.h"
 
-struct train_lives {     /* in the file; zeros at first */
-    uint64_t steps_done; /* first: what the launcher takes for progress */
+struct train_lives {     /* layout of the shared file, which begins as zeros */
+    uint64_t steps_done; /* first, because the launcher reads it as progress */
     uint64_t steps_repeated, recoveries;
-    double stopped, seconds_lost; /* stopped: when the last step ended, of the clock that all processes share */
+    double stopped, seconds_lost; /* stopped: end of the last step, by the clock that all processes share */
     int32_t begun;                /* each rank sets it in the file of its host */
 };
 
@@ -35,7 +35,7 @@ static tess_status read_restarts(int64_t *n, int64_t *ranks) {
 
 int64_t train_restarts(void) {
     int64_t n, ranks;
-    (void)read_restarts(&n, &ranks); /* train_restart_begun has refused what is no number */
+    (void)read_restarts(&n, &ranks); /* train_restart_begun has refused invalid numbers */
     return n;
 }
 
@@ -60,8 +60,7 @@ void train_lives_begin(void) {
     close(fd);
 }
 
-/* Whether a life before this one has come to train_lives_begin. Until then what is in the directory is not this run's.
- */
+/* Returns 1 if an earlier life reached train_lives_begin. Until then the files in the directory are not this run's. */
 static int has_begun(void) {
     int32_t begun = 0;
     int fd = open_lives();
@@ -79,7 +78,7 @@ tess_status train_restart_begun(int *out) {
     return TESS_OK;
 }
 
-/* From the last step that was done to now. */
+/* Counts the time from the last complete step to now as lost. */
 static void count_loss(train_run *r) {
     if (!r->lives || !r->lives->stopped)
         return;

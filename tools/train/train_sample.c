@@ -17,8 +17,8 @@ typedef struct {
     int64_t context, vocabulary;
     int is_bytes;
     int32_t *window; /* the last `n` tokens, at most `context` */
-    int64_t n, done; /* done: of the window, those whose keys and values are kept */
-    float *sorted;   /* of top-k */
+    int64_t n, done; /* done: tokens of the window whose keys and values are cached */
+    float *sorted;   /* logits sorted for top-k */
 } writer;
 
 /* ---- the next token ---------------------------------------------------------------------------------- */
@@ -47,7 +47,7 @@ static tess_status look(writer *w) {
     return TESS_OK;
 }
 
-/* Positions are part of what a model has learned: in a full window the later half begins anew. */
+/* A model has learned positions below its context only, so a full window restarts with its later half. */
 static void append(writer *w, int32_t token) {
     if (w->n == w->context) {
         int64_t drop = w->context > 1 ? w->context / 2 : 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The learning rate of each step: what the options say, else the model's own, by tess_schedule. */
+/* tess_schedule gives the learning rate of each step from the options, or from the model's defaults. */
 #include <string.h>
 
 #include "train.h"

@@ -46,9 +46,9 @@ static tess_status start_watching(train_run *r) {
     return tess_trace(r->t, SPANS);
 }
 
-/* Only rank 0 is looked at, so that the others pay nothing. */
+/* Only rank 0 records spans, so that the other ranks have no overhead. */
 tess_status train_spans_start(train_run *r) {
-    tess_status status = r->joins ? TESS_OK : train_spans_agree(r); /* the others are past this */
+    tess_status status = r->joins ? TESS_OK : train_spans_agree(r); /* the others have done this already */
     return status == TESS_OK && train_output_json(r) ? start_watching(r) : status;
 }
 
@@ -92,10 +92,10 @@ static double median(double *values, uint64_t n) {
     return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-typedef struct { /* by block, forward and backward */
+typedef struct { /* times by block, forward and backward */
     double (*seconds)[2][MOST_SAMPLES];
     uint32_t (*n)[2];
-    uint64_t n_spans; /* seen at all */
+    uint64_t n_spans; /* spans read in all */
 } samples;
 
 static tess_status collect(void *user, const tess_span *span) {
@@ -107,7 +107,7 @@ static tess_status collect(void *user, const tess_span *span) {
     return TESS_OK;
 }
 
-/* Backward without what it makes again, which whoever reads this adds for the activations of its own plan. */
+/* Writes backward without recomputation, because a reader adds that for the activations of its own plan. */
 static void put_block(train_run *r, int32_t block, samples *of) {
     char key[96];
     double forward = median(of->seconds[block][0], of->n[block][0]),
@@ -131,7 +131,7 @@ static tess_status put_blocks(train_run *r, uint64_t last) {
     tess_status status = TESS_OK;
     if (!all.seconds || !all.n)
         status = tess_fail(TESS_E_NOMEM, "no memory for the times of %zu blocks", blocks);
-    uint64_t first = last > MOST_SAMPLES ? last - MOST_SAMPLES : last > 1; /* not the first */
+    uint64_t first = last > MOST_SAMPLES ? last - MOST_SAMPLES : last > 1; /* omits the first step */
     for (uint64_t step = last, seen = UINT64_MAX; status == TESS_OK && step-- > first && seen != all.n_spans;) {
         seen = all.n_spans;
         status = tess_trace_each(r->t, step, collect, &all);

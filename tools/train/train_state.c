@@ -158,7 +158,7 @@ static tess_status digest_piece(void *state, const tess_range *range, void *data
     const digest_state *s = state;
     if (s->m->desc.params[range->tag].is_buffer)
         return TESS_OK;
-    int is_codes = stored_in_blocks(s->m->desc.params[range->tag].stored); /* which count as they are */
+    int is_codes = stored_in_blocks(s->m->desc.params[range->tag].stored); /* hashes the stored bytes of these */
     if (XXH3_128bits_update(s->hash, data, range->elems * (is_codes ? 1 : sizeof(float))) != XXH_OK)
         return tess_fail(TESS_E_INTERNAL, "xxHash refuses %s", range->name);
     return TESS_OK;

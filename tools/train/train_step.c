@@ -26,14 +26,14 @@ static void note_end(train_run *r, train_step_record *of) {
     of->grad_norm = train_watch_norm(r, train_output_shows(r));
 }
 
-/* All ranks end when one is asked to. */
+/* Shares the request to end, because all ranks end when one is asked to. */
 static void *to_share(const train_run *r, train_step_record *of) {
     of->shared[1] = train_asked_to_end(r);
     of->own_loss = of->shared[0];
     return of->shared;
 }
 
-/* All ranks have the same mean, and so come here together. Under skip the step was left out, if its gradient was not
+/* All ranks have the same mean, so they judge alike. Under skip the engine omitted the step if its gradient was not
  * finite either. */
 static tess_status judge_loss(train_run *r, const train_step_record *of) {
     if (isfinite(of->shared[0]) || (r->said_not_finite && strcmp(r->s.on_nan, "stop") != 0))
@@ -53,7 +53,7 @@ static tess_status judge_loss(train_run *r, const train_step_record *of) {
                                       isnan(of->own_loss) ? (double)NAN : of->own_loss));
 }
 
-/* Its loss is that of all ranks now. */
+/* Shows a step whose loss is the mean over all ranks. */
 static tess_status show_step(train_run *r, const train_step_record *of) {
     if (of->shared[1] > 0)
         r->interrupted = train_asked_to_end(r) ? train_asked_to_end(r) : SIGTERM;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How long steps take, and numbers of each step for spreadsheets and for TensorBoard. */
+/* Measures the duration of steps, and writes each step's numbers for spreadsheets and TensorBoard. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -22,7 +22,7 @@ static tess_status open_csv(train_run *r) {
     r->watch.csv = fopen(r->s.csv, r->joins ? "ae" : "we");
     if (!r->watch.csv)
         return tess_fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
-    setvbuf(r->watch.csv, NULL, _IOLBF, 0); /* for those who look on */
+    setvbuf(r->watch.csv, NULL, _IOLBF, 0); /* line buffered, for programs that follow the file */
     if (!r->joins)
         fprintf(r->watch.csv, "step,loss,lr,seconds,%s_per_second,validation_loss,grad_norm,flop_utilisation\n",
                 r->task.unit);

@@ -68,7 +68,7 @@ static void print_all(FILE *out, const tune_result *r, const char *name, int32_t
         fprintf(out, "\n%s\n", command);
 }
 
-/* The least that any combination takes, by the domain whose budget is set. */
+/* Returns the least memory of any combination in the domain whose budget is set. */
 static tess_status none_fits(const tune_result *r) {
     const tune_candidate *least = &r->all[0];
     uint64_t budget = 0;

@@ -23,7 +23,7 @@ typedef struct {
     const machine_desc *machine;
     char values[TUNE_KNOBS][MOST_VALUES][TUNE_VALUE]; /* the usual one first */
     int32_t n_values[TUNE_KNOBS];
-    int set[TUNE_KNOBS]; /* by the user */
+    int set[TUNE_KNOBS]; /* set by the user */
     tune_result *out;
     int32_t cap;
     tess_status failed; /* the last that was no budget */
@@ -171,7 +171,7 @@ static int by_time(const void *a, const void *b) {
     for (uint32_t d = 1; d < 3; d++)
         if (x->peak_bytes[d] != y->peak_bytes[d])
             return x->peak_bytes[d] < y->peak_bytes[d] ? -1 : 1;
-    for (int k = 0; k < TUNE_KNOBS; k++) { /* the usual before what is as good */
+    for (int k = 0; k < TUNE_KNOBS; k++) { /* prefers the default among equals */
         int plain = (strcmp(y->value[k], usual[k]) == 0) - (strcmp(x->value[k], usual[k]) == 0);
         if (plain)
             return plain;
@@ -254,8 +254,8 @@ void tune_result_free(tune_result *r) {
 }
 
 /* ---- the command ------------------------------------------------------------------------------- */
-/* Set, decides what the command does, and is taken by it: not the ranks and knobs, which stand apart, nor what tune
- * itself writes. */
+/* True for an option that is set and that the command takes. Ranks, knobs and tune's own outputs are excluded, because
+ * they are handled apart. */
 static int is_carried(const tool_option *o, uint32_t command, const char *subject) {
     int is_apart = tool_listed("ranks json report quiet log", o->key);
     for (int k = 0; k < TUNE_KNOBS; k++)

@@ -25,7 +25,7 @@ typedef struct {
 } tune_candidate;
 
 typedef struct {
-    tune_candidate *all; /* those that fit first, then by time; of equal ones the usual first */
+    tune_candidate *all; /* combinations that fit come first, then faster ones; defaults win ties */
     int32_t n, n_fit;
     int is_model;
 } tune_result;

@@ -44,7 +44,7 @@ struct Contender {
     Contender(const char *what, std::function<void(int)> how) : name(what), run(std::move(how)) {}
 };
 
-double cpu_seconds() { // of all threads of this rank
+double cpu_seconds() { // sums the processor time of all threads of this rank
     rusage u;
     getrusage(RUSAGE_SELF, &u);
     const auto of = [](const timeval &t) {
@@ -53,7 +53,7 @@ double cpu_seconds() { // of all threads of this rank
     return of(u.ru_utime) + of(u.ru_stime);
 }
 
-double waits() { // how often a thread of this rank went to sleep
+double waits() { // counts how often a thread of this rank went to sleep
     rusage u;
     getrusage(RUSAGE_SELF, &u);
     return static_cast<double>(u.ru_nvcsw);

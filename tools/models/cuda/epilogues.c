@@ -21,11 +21,11 @@ typedef struct {
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
-} choice;
+} product_choice;
 struct ops_epilogues {
     const ops_cublaslt *lt;
     int n;
-    choice choices[MOST_CHOICES];
+    product_choice choices[MOST_CHOICES];
 };
 
 tess_status ops_cuda_epilogues_start(cuda_ops *c) {
@@ -42,7 +42,7 @@ tess_status ops_cuda_epilogues_start(cuda_ops *c) {
 void ops_cuda_epilogues_end(cuda_ops *c) {
     struct ops_epilogues *e = c->epilogues;
     for (int i = 0; e && i < e->n; i++) {
-        choice *x = &e->choices[i];
+        product_choice *x = &e->choices[i];
         if (x->product)
             e->lt->cublasLtMatmulDescDestroy(x->product);
         if (x->a)
@@ -79,7 +79,7 @@ static uint32_t common_alignment(const ops_product *p, const ops_epilogue *e) {
 #define SET(attribute, value) lt->cublasLtMatmulDescSetAttribute(x->product, attribute, &(value), sizeof(value))
 
 /* They differ from layer to layer; an algorithm depends on their alignment alone. */
-static cublasStatus_t set_pointers(const ops_cublaslt *lt, const choice *x, const ops_epilogue *e) {
+static cublasStatus_t set_pointers(const ops_cublaslt *lt, const product_choice *x, const ops_epilogue *e) {
     const void *aux = aux_of(e);
     cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
     if (e->bias)
@@ -90,7 +90,8 @@ static cublasStatus_t set_pointers(const ops_cublaslt *lt, const choice *x, cons
 }
 
 /* cuBLASLt has columns first, as cuBLAS: the turned factors, in the other order. */
-static cublasStatus_t make_product(const ops_cublaslt *lt, choice *x, const ops_product *p, const ops_epilogue *e) {
+static cublasStatus_t make_product(const ops_cublaslt *lt, product_choice *x, const ops_product *p,
+                                   const ops_epilogue *e) {
     int32_t a = p->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasStatus_t s = lt->cublasLtMatmulDescCreate(&x->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     s = s ? s : SET(CUBLASLT_MATMUL_DESC_TRANSA, a);
@@ -102,7 +103,7 @@ static cublasStatus_t make_product(const ops_cublaslt *lt, choice *x, const ops_
 }
 #undef SET
 
-static cublasStatus_t make_layouts(const ops_cublaslt *lt, choice *x, const ops_product *p) {
+static cublasStatus_t make_layouts(const ops_cublaslt *lt, product_choice *x, const ops_product *p) {
     uint64_t m = (uint64_t)p->columns, n = (uint64_t)p->rows, k = (uint64_t)p->depth;
     cublasStatus_t s =
         lt->cublasLtMatrixLayoutCreate(&x->a, CUDA_R_16BF, p->b_turned ? k : m, p->b_turned ? m : k, p->b_pitch);
@@ -129,7 +130,7 @@ static cublasStatus_t set_preference(const ops_cublaslt *lt, cublasLtMatmulPrefe
     return s;
 }
 
-static int choose_algorithm(const cuda_ops *c, choice *x, uint64_t workspace) {
+static int choose_algorithm(const cuda_ops *c, product_choice *x, uint64_t workspace) {
     const ops_cublaslt *lt = c->epilogues->lt;
     cublasLtMatmulPreference_t want = NULL;
     cublasLtMatmulHeuristicResult_t found;
@@ -148,7 +149,7 @@ static int choose_algorithm(const cuda_ops *c, choice *x, uint64_t workspace) {
 }
 
 /* Null: there is no room for another. */
-static choice *choice_of(const cuda_ops *c, const ops_product *p, const ops_epilogue *e, uint64_t workspace) {
+static product_choice *choice_of(const cuda_ops *c, const ops_product *p, const ops_epilogue *e, uint64_t workspace) {
     struct ops_epilogues *all = c->epilogues;
     shape of = { p->rows,    p->columns,  p->depth,    p->a_pitch,     p->b_pitch,
                  p->c_pitch, p->a_turned, p->b_turned, epilogue_of(e), common_alignment(p, e) };
@@ -157,7 +158,7 @@ static choice *choice_of(const cuda_ops *c, const ops_product *p, const ops_epil
             return &all->choices[i];
     if (all->n == MOST_CHOICES)
         return NULL;
-    choice *x = &all->choices[all->n++];
+    product_choice *x = &all->choices[all->n++];
     x->of = of;
     x->usable = !make_product(all->lt, x, p, e) && !make_layouts(all->lt, x, p) && choose_algorithm(c, x, workspace);
     return x;
@@ -174,7 +175,7 @@ tess_status ops_cuda_product_with(const cuda_ops *c, const ops_product *p, const
                                   int *done) {
     ops_room room = ops_cuda_room(p, workspace);
     int fits = p->halves && p->half_c && p->rows <= INT_MAX && p->columns <= INT_MAX && p->depth <= INT_MAX;
-    choice *x = c->epilogues && fits ? choice_of(c, p, e, room.bytes) : NULL;
+    product_choice *x = c->epilogues && fits ? choice_of(c, p, e, room.bytes) : NULL;
     const float one = 1, zero = 0;
     *done = 0;
     if (!x || !x->usable)

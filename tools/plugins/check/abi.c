@@ -123,7 +123,7 @@ static void open_with(check *c, const tess_host *host, const char *what) {
     check_close(c);
 }
 
-/* A core of the plugin's major version with the fewest minors: nothing lies behind its table. */
+/* Opens the plugin with a host table of minor version 0 that ends at the edge of readable memory. */
 static void shorter_host(check *c) {
     check_load(c);
     tess_host *host = check_at_edge(c, sizeof *host);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The command: what is to be checked, which checks, and the exit code. */
+/* The command chooses the plugin and the checks, and returns the exit code. */
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,7 +131,7 @@ static int find_by_name(plugin_choice *s) {
     return TOOL_CONFIG;
 }
 
-/* Where ":ARGS" begins, as in the loader: behind ".so" or the name. */
+/* Finds ":ARGS" as the loader does: after ".so" or the name. */
 static const char *args_of(const char *target) {
     const char *slash = strrchr(target, '/'), *colon = strstr(target, ".so:");
     if (colon)

@@ -32,12 +32,12 @@ typedef struct check {
     uint32_t kind;
     const char *path, *builtin, *args; /* path "": the built-in plugin of that name */
     check_shared *shared;
-    tess_host host; /* what check_open gives; a check may change it before */
+    tess_host host; /* check_open passes it; a check may change it before */
     void *library;
     const void *ops; /* null until check_open */
     void *ctx;
     int launched;                   /* the ranks are not the command's own children */
-    void (*finish)(struct check *); /* destroys what a suite has made, before close; null: nothing */
+    void (*finish)(struct check *); /* destroys a suite's objects before close; null: none */
     uint64_t stated_bytes;          /* the most that it may take, as far as it was asked; of a communicator */
     int communicators;              /* made so far */
 } check;

@@ -9,15 +9,15 @@ typedef struct {
     int rank, nranks;
     const tess_comm_ops *ops;
     void *ctx;
-    tess_comm *comm; /* of all ranks; null until comm_join */
+    tess_comm *comm; /* communicator of all ranks; null until comm_join */
     tess_comm_caps caps;
 } comm_rank;
 
 /** A dtype of four bytes that can be gathered: i32, else f32. */
 uint32_t comm_word(void);
-/** Opens the plugin and asks what it can do. */
+/** Opens the plugin and queries its capabilities. */
 comm_rank *comm_open(check *);
-void comm_must_claim(comm_rank *, uint32_t cap, const char *name); /* else the check is skipped */
+void comm_must_claim(comm_rank *, uint32_t cap, const char *name); /* if not, the check is skipped */
 const char *comm_op_name(uint32_t op);
 int comm_offers(comm_rank *, uint32_t op, uint32_t dtype);
 void comm_must_offer(comm_rank *, uint32_t op, uint32_t dtype);

@@ -153,7 +153,8 @@ static void let_go(apart *x, tess_request *of_late) {
     x->ops->request_free(request);
 }
 
-/* All but rank LATE are in a gather of the second communicator; with the first all go on. Returns what holds it. */
+/* All ranks but LATE enter a gather of the second communicator, while all continue with the first. Returns the request
+ * that it holds. */
 static tess_request *go_on_beside(apart *x) {
     int on_device = x->mem != TESS_MEM_HOST, late = x->r->rank == LATE;
     tess_error e = { .struct_size = sizeof e };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How calls may be made: many at once, in batches, on subgroups, from two threads; and what is refused. */
+/* Checks ways to call: many at once, in batches, on subgroups, from two threads; and calls that must be refused. */
 #include <fenv.h>
 #include <pthread.h>
 #include <signal.h>
@@ -82,7 +82,7 @@ static void describes_itself(check *self) {
                r->caps.dtype_mask, r->caps.mem_mask);
 }
 
-/* More requests than any pool holds, waited for last first. */
+/* Posts more requests than any pool holds, and waits for the last one first. */
 static void many_outstanding(check *self) {
     comm_rank *r = comm_open(self);
     enum { MANY = 200 };

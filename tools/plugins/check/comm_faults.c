@@ -158,7 +158,7 @@ static void abort_while_waiting(check *self) {
     comm_join(r);
     if (r->rank == 1) {
         check_flag_wait(r->c, 0, r->nranks - 1);
-        r->ops->abort(r->comm, TESS_E_PEER); /* as the core does on every rank */
+        r->ops->abort(r->comm, TESS_E_PEER); /* does what the core does on every rank */
         r->ops->destroy(r->comm);
         return;
     }

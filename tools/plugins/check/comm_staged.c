@@ -32,7 +32,7 @@ typedef struct { /* a run of the host's bytes and where they are on the device *
     int back; /* holds results */
 } shadow;
 
-typedef struct staged_request { /* what the suite takes for a request */
+typedef struct staged_request { /* the request that the suite sees */
     struct staged_request *next;
     tess_request *request;
     shadow shadows[3 * MOST_CALLS];

@@ -31,7 +31,7 @@ static uint64_t blocks_out(uint32_t op, int nranks) {
     return op == TESS_ALL_GATHER || op == TESS_ALL_TO_ALL ? (uint64_t)nranks : 1;
 }
 
-/* Where buffers come from: malloc, or memory that the plugin allocated or registered. */
+/* Buffers come from malloc, or from memory that the plugin allocated or registered. */
 static struct {
     uint32_t mem; /* 0: malloc */
     tess_buffer buffer[2];
@@ -100,7 +100,7 @@ static void lay_out(comm_rank *r, struct call *x) {
     x->c.scratch = x->scratch + GUARD;
 }
 
-/* Whether the plugin offers this at all; the scratch it asks for. */
+/* Returns 1 if the plugin supports the call, and sets the scratch that it needs. */
 static int is_offered(comm_rank *r, struct call *x) {
     tess_plan_env env = { .struct_size = sizeof env, .mem = TESS_MEM_HOST, .nranks = r->nranks, .in_flight = 1 };
     tess_need need = { .struct_size = sizeof need };

@@ -46,7 +46,7 @@ typedef struct {
     int outcome; /* CHECK_DONE, CHECK_FAILED or CHECK_SKIPPED */
     double seconds;
     char message[CHECK_TEXT + 100];
-    char output[2048]; /* the end of what the ranks wrote, when it failed */
+    char output[2048]; /* the end of the ranks' output, if the check failed */
 } check_outcome;
 
 /** Runs one check in processes of its own; none is left. `limit_ns`: when they are killed. `launch`: what starts the

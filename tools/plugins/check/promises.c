@@ -4,7 +4,7 @@
 
 #include "internal.h"
 
-/* ---- what it takes for itself ------------------------------------------------------------------ */
+/* ---- memory that it takes itself --------------------------------------------------------------- */
 
 void check_stated(check *c, uint64_t bytes) {
     c->stated_bytes = bytes > c->stated_bytes ? bytes : c->stated_bytes;

@@ -139,7 +139,7 @@ static int32_t host_aborting(void *host) {
     return atomic_load(&c->shared->ranks[c->rank].aborting);
 }
 
-static tess__plugin_book book; /* what the plugin takes by host->mem_alloc */
+static tess__plugin_book book; /* memory that the plugin takes through host->mem_alloc */
 
 void check_taken(uint64_t *now, uint64_t *peak) {
     *now = atomic_load(&book.live[TESS_DOMAIN_HOST]);

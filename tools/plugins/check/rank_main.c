@@ -33,12 +33,13 @@ static void run(check *c, const check_case *k) {
     check_that(c, !changed, "leaves %s of the calling thread changed", changed);
     check_doing(c, "what runs when the process ends");
     atomic_store(&c->shared->ranks[c->rank].outcome, CHECK_DONE);
-    for (int i = 0; c->launched && i < c->nranks; i++) /* who leaves first may take the others along */
+    for (int i = 0; c->launched && i < c->nranks;
+         i++) /* waits, because a launcher may end the others when one rank exits */
         for (int ms = 0; ms < 5000 && atomic_load(&c->shared->ranks[i].outcome) == CHECK_RUNNING; ms++)
             check_sleep_ms(1);
 }
 
-/* Under a launcher: which rank this is, and where the memory shared by all is. */
+/* Under a launcher, finds this process's rank and the memory that all ranks share. */
 static int find_launched(const char *text, int *rank) {
     static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK" };
     char path[64] = "";

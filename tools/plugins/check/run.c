@@ -61,7 +61,7 @@ static void become(const world *w, int rank, pid_t parent) {
     char child[48];
     char *argv[] = { "tessera", "plugins", "check", child, NULL };
     snprintf(child, sizeof child, "--child=%d,%d", w->fd, rank);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* no rank outlives the command */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* the kernel ends this rank when the command ends */
     setpgid(0, w->group);
     if (getppid() != parent)
         _exit(CHECK_EXIT_LOST);

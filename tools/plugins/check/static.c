@@ -76,7 +76,7 @@ static void descriptor(check *c) {
         check_note(c, "no license is named");
 }
 
-/* Who can change the file can change what runs. */
+/* Checks who can write the file, because a writer can change the code that runs. */
 static void trusted_path(check *c) {
     char reason[PLUGIN_REASON_BYTES] = "";
     tess_status s = plugin_judge_file(c->path, reason);

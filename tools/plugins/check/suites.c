@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Which suites there are, in the order in which they run. */
+/* Lists the suites in the order in which they run. */
 #include "suites.h"
 
 const check_suite check_suites[] = {

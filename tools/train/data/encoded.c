@@ -15,10 +15,10 @@ typedef struct {
     const char *path;
     uint64_t window; /* tokens */
     int packs;
-    uint64_t count; /* of documents so far */
-    int is_samples; /* so was the first */
+    uint64_t count; /* documents so far */
+    int is_samples; /* 1: the first document was a sample, so all must be */
     token_list all, prompt, one;
-    uint64_t room; /* of starts */
+    uint64_t room; /* capacity of `starts` */
     tool_encoded out;
 } encoding;
 
@@ -38,7 +38,7 @@ static tess_status begin_window(encoding *s) {
     return TESS_OK;
 }
 
-/* In the window before, if it may be and has room. */
+/* Puts the sample into the current window if packing is allowed and it fits, else into a new one. */
 static tess_status place_sample(encoding *s) {
     uint64_t windows = s->out.windows, used = windows ? s->all.n - s->out.starts[windows - 1] : s->window;
     if (!s->packs || used + s->one.n > s->window)
@@ -60,7 +60,7 @@ static tess_status add_sample(encoding *s, const document *d) {
     s->out.samples++;
     s->one.n = s->one.n < s->window ? s->one.n : s->window;
     uint64_t ignored = prompt_tokens(s);
-    ignored = ignored ? ignored : 1; /* nothing predicts the first */
+    ignored = ignored ? ignored : 1; /* no token predicts the first one */
     if (ignored >= s->one.n) {
         s->out.left_out++;
         return TESS_OK;

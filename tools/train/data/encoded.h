@@ -12,7 +12,7 @@ typedef struct {
     uint64_t n;
     uint64_t *starts; /* samples: of each window, and behind the last one; else null */
     uint64_t windows;
-    uint64_t samples, left_out; /* left_out: of those, whose completion has no place in a window */
+    uint64_t samples, left_out; /* left_out: samples whose completion does not fit a window */
 } tool_encoded;
 
 /** `context`: a window has one token more. `packs`: several documents, or samples, share one, and each has its first

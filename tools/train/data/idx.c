@@ -18,7 +18,7 @@ enum { MAGIC_IMAGES = 0x00000803, MAGIC_LABELS = 0x00000801, DEFLATE_LIMIT = 103
 
 typedef struct {
     char path[PATH_MAX];
-    uint64_t offset;     /* of the next byte, uncompressed */
+    uint64_t offset;     /* uncompressed offset of the next byte */
     uint64_t most_bytes; /* the file cannot hold more than this */
 #if TESSERA_HAVE_ZLIB
     gzFile file; /* reads plain files too */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Which samples a microbatch holds: the distributed sampler. By docs/numbers.md microbatch g of an epoch is
- * permutation[g*B … (g+1)*B), whatever the number of ranks. */
+/* The distributed sampler chooses the samples of a microbatch. By docs/numbers.md microbatch g of an epoch is
+ * permutation[g*B … (g+1)*B), for any number of ranks. */
 #ifndef TOOL_SAMPLER_H
 #define TOOL_SAMPLER_H
 #include <stdint.h>

@@ -33,19 +33,19 @@ typedef struct {
     char *path;
     const unsigned char *map, *data; /* the file; its tokens */
     uint64_t map_bytes, n;           /* tokens */
-    int32_t width;                   /* bytes of one */
-    tool_encoded text;               /* where there is a tokenizer */
-    int is_valid;                    /* by its name */
+    int32_t width;                   /* bytes of one token */
+    tool_encoded text;               /* used with a tokenizer */
+    int is_valid;                    /* 1: the file's name marks it as held out */
 } file;
 
 typedef struct { /* tokens that belong together */
     const file *f;
-    uint64_t first, windows, before; /* before: windows of the spans before this one */
+    uint64_t first, windows, before; /* before: number of windows in earlier spans */
 } span;
 
 struct tool_tokens {
     tool_tokens_options o;
-    int32_t bits; /* as --token-bits says; 0: it does not */
+    int32_t bits; /* the value of --token-bits; 0: not set */
     file *files;
     int32_t n_files, room;
     int marks;      /* a token may be no target */
@@ -261,7 +261,7 @@ static void add_span(tool_tokens *t, int valid, const file *f, uint64_t first, u
     t->windows[valid] += windows;
 }
 
-/* How much of a file is held out: tokens, or windows of its samples. */
+/* Returns the held-out part of a file: tokens, or windows of its samples. */
 static uint64_t held_out_of(const tool_tokens *t, const file *f, uint64_t n, int any_valid) {
     uint64_t share = t->o.share > 0 ? (uint64_t)((double)n * t->o.share) : n / 10;
     if (any_valid)
@@ -295,7 +295,7 @@ static tess_status make_spans(tool_tokens *t) {
 static tess_status read_bits(int32_t *out) {
     const char *bits = "auto";
     tess_status status = tool_option_choice("token-bits", &bits);
-    *out = (int32_t)strtol(bits, NULL, 10); /* of "auto": 0 */
+    *out = (int32_t)strtol(bits, NULL, 10); /* "auto" gives 0 */
     return status;
 }
 

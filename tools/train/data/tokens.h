@@ -15,7 +15,7 @@ typedef struct {
     double share;             /* 0: a tenth */
     int64_t context;          /* each part must have a window of that many tokens and its successor */
     int64_t vocabulary;
-    const tokenizer *words; /* what makes tokens of text; it must outlive them. Null: there is none */
+    const tokenizer *words; /* the tokenizer, which must outlive these; null: none */
     int packs;              /* documents that share a window neither see nor predict each other */
 } tool_tokens_options;
 
@@ -23,7 +23,7 @@ typedef struct tool_tokens tool_tokens;
 /** Maps the files. Bare numbers have the bits that --token-bits says. Unless it does they have 16, and a file of which
  * both readings are tokens below the vocabulary is refused. TESS_E_DATA. */
 tess_status tool_tokens_open(const tool_tokens_options *, tool_tokens **out);
-/** By the name of the first file: 1 when it is text, 0 when it is tokens or cannot be looked at. */
+/** Judges by the first file's name: 1 if it is text, 0 if it holds tokens or cannot be read. */
 int tool_tokens_are_text_at(const char *path);
 void tool_tokens_close(tool_tokens *);         /* null is fine */
 int tool_tokens_are_text(const tool_tokens *); /* bytes are the tokens */
@@ -39,7 +39,7 @@ tess_status tool_tokens_check(const tool_tokens *, int64_t vocabulary, int32_t r
 uint64_t tool_tokens_windows(const tool_tokens *, int valid);
 /** Whether each token of a window but the first is a target. */
 int tool_tokens_all_count(const tool_tokens *);
-/** How many are. */
+/** Counts the targets of a window. */
 uint64_t tool_tokens_targets(const tool_tokens *, int valid, uint64_t window);
 /** The tokens of a window, marked as in a batch: tools/models/model.h. */
 void tool_tokens_window(const tool_tokens *, int valid, uint64_t window, int32_t *out);

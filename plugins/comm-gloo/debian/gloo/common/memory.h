@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// Debian's libgloo-dev leaves this header of Gloo out, which its tcp/pair.h and tcp/context.h include. What follows
-// only has the same names and sizes: libgloo makes, moves and destroys these members; we never touch them.
+// Debian's libgloo-dev leaves this header of Gloo out, which its tcp/pair.h and tcp/context.h include. The declarations
+// below only match its names and sizes. libgloo makes, moves and destroys these members; we never touch them.
 #pragma once
 #include <memory>
 
