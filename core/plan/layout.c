@@ -238,6 +238,15 @@ static int state_is_good(const tess_grain *g, const tess_state *x) {
            n && n < sizeof x->name && strspn(x->name, "abcdefghijklmnopqrstuvwxyz0123456789_") == n;
 }
 
+/* A device's kernel reads and writes the states that it knows, and asks for none. */
+static int has_states_of_kernel(const tess__setup *s, const tess_grain *g) {
+    uint32_t n = g->kernel != TESS_OPT_SGD ? 2 : s->with_momentum ? 1 : 0;
+    for (uint32_t k = 0; k < g->n_states; k++)
+        if (g->state[k].dtype != TESS_F32 || g->state[k].every != 1)
+            return 0;
+    return g->n_states == n;
+}
+
 /* Checks what a plugin has said, so that a wrong word is one line and no memory. */
 static tess_status check_grain(const tess__setup *s, const tess__param *p, const tess_grain *g) {
     if (g->grain != TESS_GRAIN_ELEMENT && g->grain != TESS_GRAIN_BLOCK)
@@ -256,6 +265,8 @@ static tess_status check_grain(const tess__setup *s, const tess__param *p, const
         return refuse(s, p, "has no step, and names no kernel for it");
     if (g->kernel > TESS_OPT_ADADELTA)
         return refuse(s, p, "names a kernel that no device has");
+    if (g->kernel && !has_states_of_kernel(s, g))
+        return refuse(s, p, "names a kernel, and other states than the kernel's: fp32, one value for each element");
     return TESS_OK;
 }
 

@@ -194,7 +194,7 @@ tess_status tess__plugin_open(uint32_t kind, const char *selection, const tess_h
         return tess__fail(TESS_E_INVALID, "unknown kind of plugin: %u", kind);
     char *text = strdup(selection ? selection : "");
     if (!text)
-        return tess__fail(TESS_E_NOMEM, "no memory to open a %s plugin", r.word);
+        return tess__fail(TESS_E_NOMEM, "no memory to open the %s plugin", r.word);
     tess_status s = parse_selection(&r, text);
     if (s == TESS_OK)
         s = r.is_path ? open_path(&r, out) : open_named(&r, out);

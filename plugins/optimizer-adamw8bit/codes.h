@@ -15,11 +15,12 @@ typedef struct {
 
 void codes_make(codes *, int is_signed);
 
-/* The bin of a magnitude up to 1: its exponent and the first six bits behind it. Bin 0 is all below 2^-24. */
+/* The bin of a magnitude up to 1, which may be -0: its exponent and the first six bits behind it. Bin 0 is all below
+ * 2^-24. */
 static inline uint32_t codes_bin(float magnitude) {
     uint32_t bits, least = (127u - OCTAVES) << 6;
     memcpy(&bits, &magnitude, 4);
-    bits >>= 17;
+    bits = (bits & 0x7fffffff) >> 17;
     return bits <= least ? 0 : bits - least > BINS - 1 ? BINS - 1 : bits - least;
 }
 

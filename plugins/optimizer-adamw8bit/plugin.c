@@ -107,9 +107,10 @@ __attribute__((target("avx2,fma"))) static void step_block_wide(const codes of[2
 static tess_status adamw8bit_step(void *ctx, const tess_optimizer_piece *p, tess_error *error) {
     const settings *s = ctx;
     const tess_step_constants c = constants_of(p);
-    if (!(p->beta1 < 1 && p->beta2 < 1))
+    if (!(p->beta1 >= 0 && p->beta1 < 1 && p->beta2 >= 0 && p->beta2 < 1))
         return tess_plugin_fail(error, TESS_E_INVALID,
-                                "optimizer adamw8bit: beta1 %g and beta2 %g, expected less than 1", p->beta1, p->beta2);
+                                "optimizer adamw8bit: beta1 %g and beta2 %g, expected 0 or more and less than 1",
+                                p->beta1, p->beta2);
     for (uint64_t first = 0; first < p->elems; first += BLOCK) {
         const block b = { .grad = p->grad + first,
                           .master = p->master + first,

@@ -32,7 +32,7 @@ static tess_status lion_describe(void *ctx, const tess_param_view *param, uint32
 
 /* The user's setting, else the program's number, else the usual one. */
 static double beta_of(const kit_option *o, double said) {
-    return !o->is_set && said > 0 ? said : o->value.real;
+    return !o->is_set && said != 0 ? said : o->value.real;
 }
 
 /* Avoids branches, so that the compiler can vectorise the loop. NaN has no sign, so it gives 0. */
@@ -43,9 +43,10 @@ static inline float sign_of(float x) {
 static tess_status lion_step(void *ctx, const tess_optimizer_piece *p, tess_error *error) {
     const settings *s = ctx;
     const double beta1 = beta_of(&s->beta[BETA1], p->beta1), beta2 = beta_of(&s->beta[BETA2], p->beta2);
-    if (beta1 >= 1 || beta2 >= 1)
-        return tess_plugin_fail(error, TESS_E_INVALID, "optimizer lion: beta1 %g and beta2 %g, expected less than 1",
-                                beta1, beta2);
+    if (!(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1))
+        return tess_plugin_fail(error, TESS_E_INVALID,
+                                "optimizer lion: beta1 %g and beta2 %g, expected 0 or more and less than 1", beta1,
+                                beta2);
     const float b1 = (float)beta1, c1 = (float)(1 - beta1), b2 = (float)beta2, c2 = (float)(1 - beta2);
     const float shrink = (float)(1 - p->lr * p->weight_decay), lr = (float)p->lr;
     const float *restrict g = p->grad;

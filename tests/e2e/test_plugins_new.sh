@@ -28,6 +28,8 @@ for kind in comm offload precision wrap optimizer device; do
     -DCMAKE_C_COMPILER_LAUNCHER="$launcher" -DCMAKE_C_FLAGS=-Werror >$kind.log 2>&1 || { cat $kind.log; fail "$kind: cmake"; }
   cmake --build $kind/build --verbose >$kind.log 2>&1 || { cat $kind.log; fail "$kind does not build"; }
   ! grep -F "$SOURCE/" $kind.log || fail "$kind is built with files of the source"
+  case $kind in o*) article=an ;; *) article=a ;; esac
+  grep -qx "# my-$kind: $article $kind plugin for Tessera" $kind/README.md || fail "$kind: $(head -n 1 $kind/README.md)"
   ! grep -n '@[A-Z]*@' $kind/* 2>/dev/null || fail "$kind: a word was not filled in"
   [ "$(nm -D --defined-only $kind/build/*.so | awk '{ print $3 }' | sort | tr '\n' ' ')" = \
     "tess_plugin_note_v1 tess_plugin_open_v1 " ] || fail "$kind exports $(nm -D --defined-only $kind/build/*.so)"
@@ -86,4 +88,4 @@ cc -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -I"$prefix/include" -I"$prefix
 expect 0 "$tessera" plugins new precision my_2 underscore
 cc -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -I"$prefix/include" -I"$prefix/share/tessera/kit" -D_GNU_SOURCE underscore/plugin.c || fail "a name with an underscore"
 grep -q '"precision-wire"' underscore/plugin.c || fail "a key with an underscore"
-echo "five projects built, tested and installed; refusals leave nothing"
+echo "six projects built, tested and installed; refusals leave nothing"

@@ -65,10 +65,13 @@ static void tell_optimizer(const tess_optimizer_ops *ops, void *ctx, each_fn eac
     tess_grain grain = { .struct_size = sizeof grain };
     const char *states[TESS_STATES_MOST];
     tess_error e = { .struct_size = sizeof e };
-    if (ops->describe(ctx, &param, TESS_STEPS_MOMENTUM, &grain, &e) != TESS_OK || grain.n_states > TESS_STATES_MOST)
+    if (ops->describe(ctx, &param, TESS_STEPS_MOMENTUM, &grain, &e) != TESS_OK || grain.grain > TESS_GRAIN_BLOCK ||
+        grain.n_states > TESS_STATES_MOST)
         return;
-    for (uint32_t k = 0; k < grain.n_states; k++)
+    for (uint32_t k = 0; k < grain.n_states; k++) {
         states[k] = grain.state[k].name;
+        grain.state[k].name[sizeof grain.state[k].name - 1] = 0; /* a wrong one may have no end */
+    }
     TELL("grain", 1u << grain.grain, grains);
     each(user, "states", states, (int)grain.n_states);
 }

@@ -123,6 +123,7 @@ static const char *value_of(const project *p, const char *word, size_t n) {
                    { "KEY", p->key },
                    { "VARIABLE", p->variable },
                    { "KIND", p->kind->word },
+                   { "ARTICLE", p->kind->word[0] == 'o' ? "an" : "a" },
                    { "UPPERKIND", p->upper_kind },
                    { "SOURCES", p->kind->sources },
                    { "RANKS", p->kind->ranks },

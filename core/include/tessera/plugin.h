@@ -48,7 +48,7 @@ extern "C" {
 #endif
 
 #define TESS_ABI_MAJOR 1
-#define TESS_ABI_MINOR 1 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 0 /* append-only; a break makes new *_v2 symbols */
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
 #define TESS_CAN(type, table, slot) (TESS_HAS(type, table, slot) && (table)->slot)
@@ -473,7 +473,7 @@ typedef struct {
     const int64_t *shape;
     int32_t ndim, scope; /* scope: index in tess_model_view.modules; it, tied_to and flag 2 are 0 in choose */
     int32_t tied_to;     /* parameter index, itself when not tied */
-    int32_t reserved, group, reserved2; /* group: tess_param_options.optimizer_group; since 1.1, 0 in wrap */
+    int32_t group;       /* tess_param_options.optimizer_group; 0 in wrap */
 } tess_param_view;
 /* Dtypes of one parameter; parameters of a unit with equal choices form one group. master: what the optimizer updates;
  * compute: what kernels read; gather: what travels in all_gather, equal to compute; grad_local: what kernels add to;
@@ -546,7 +546,7 @@ typedef struct {
     tess_status (*place)(void *ctx, const tess_plan_env *, const tess_region *, uint32_t n, tess_placement *out, tess_error *);
 } tess_offload_ops;
 
-/* ---- optimizer, since 1.1: what a step makes of a parameter; the core moves, plans and times ----- */
+/* ---- optimizer: what a step makes of a parameter; the core moves, plans and times ----------------- */
 /* The core cuts a parameter into pieces of whole grains: between ranks, between threads, and to keep a piece in the cache.
  * The bits of a step therefore depend on no element outside the grain. */
 enum {
@@ -562,16 +562,17 @@ typedef struct {
     char name[32];
 } tess_state;
 /* kernel: 0, or TESS_OPT_… where the step is just what the device's kernel of that number does: then that runs, on any
- * device, and not the plugin's step. It is the same number for all parameters that have one. */
+ * device, and not the plugin's step. It is the same number for all parameters that have one. The states are the kernel's
+ * own: fp32, one value for each element; two, but of sgd one with TESS_STEPS_MOMENTUM, else none. */
 typedef struct {
-    uint32_t struct_size, grain, block, kernel, n_states, reserved; /* block: a power of two; 0 with the grain of an element */
+    uint32_t struct_size, grain, block, kernel, n_states; /* block: a power of two; 0 with the grain of an element */
     tess_state state[TESS_STATES_MOST];
 } tess_grain;
 /* A piece: `elems` elements of one parameter from its element `first` on. grad: the averaged gradient, scaled and clipped.
  * state[k]: from the value of `first` on. Numbers are as the program has written them, 0.1 and not 0.1f; lr and weight_decay
  * are those of the parameter's group; what the program did not give is 0. */
 typedef struct {
-    uint32_t struct_size, reserved;
+    uint32_t struct_size;
     const tess_param_view *param;
     uint64_t first, elems, step; /* step: from 1 */
     double lr, weight_decay, momentum, beta1, beta2, eps, rho;
@@ -619,7 +620,7 @@ TESS_PIN(tess_segment, 32, lr, 4, momentum, 28);
 TESS_PIN(tess_optimizer, 72, beta1, 32, not_finite, 64);
 TESS_PIN(tess_kernel, 120, out2, 40, scratch_bytes, 112);
 TESS_PIN(tess_device_ops, 224, stream_create, 64, range_pop, 216);
-TESS_PIN(tess_param_view, 64, elems, 24, reserved2, 60);
+TESS_PIN(tess_param_view, 56, elems, 24, group, 52);
 TESS_PIN(tess_precision_choice, 28, grad_wire, 20, accumulate, 24);
 TESS_PIN(tess_precision_ops, 24, close, 8, choose, 16);
 TESS_PIN(tess_module_view, 48, order, 20, subtree_elems, 40);
@@ -630,7 +631,7 @@ TESS_PIN(tess_region, 40, unit, 16, bytes, 32);
 TESS_PIN(tess_placement, 32, rest, 4, pinned_bytes, 24);
 TESS_PIN(tess_offload_ops, 24, close, 8, place, 16);
 TESS_PIN(tess_state, 40, every, 4, name, 8);
-TESS_PIN(tess_grain, 184, kernel, 12, state, 24);
+TESS_PIN(tess_grain, 180, kernel, 12, state, 20);
 TESS_PIN(tess_optimizer_piece, 144, step, 32, state, 112);
 TESS_PIN(tess_optimizer_ops, 32, close, 8, step, 24);
 #undef TESS_PIN

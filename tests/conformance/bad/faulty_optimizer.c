@@ -23,6 +23,9 @@ static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags,
 #ifdef FAULT_STATE_OF_HALF_A_BLOCK
     grain.state[1].every = BLOCK / 2;
 #endif
+#ifdef FAULT_KERNEL_WITH_OTHER_STATES
+    grain.kernel = TESS_OPT_ADAMW;
+#endif
 #ifdef FAULT_STATES_ALIKE
     memcpy(grain.state[1].name, "momentum", 9);
 #endif

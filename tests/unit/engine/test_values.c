@@ -163,6 +163,19 @@ static tess_status check_thirds(void *user, const tess_range *r, void *data) {
     return TESS_OK;
 }
 
+static void test_ranges__states_that_are_no_floats_are_refused_and_nothing_is_shown(void **state) {
+    (void)state;
+    toy m;
+    seen s = { .write = 1 };
+    tess *t = open_toy(&m, "adamw8bit:least=0");
+    const tess_status owned = tess_each_owned(t, TESS_OF_MOMENT1 | TESS_OF_WRITE, look, &s);
+    assert_int_equal(owned, TESS_E_UNSUPPORTED);
+    assert_string_equal(tess_last_error(), "tess_each_owned: optimizer adamw8bit:least=0 keeps its state exp_avg in "
+                                           "u8, not as a number for each element");
+    assert_int_equal(s.n, 0);
+    tess_close(t);
+}
+
 static void test_ranges__small_floats_are_shown_in_fp32(void **state) {
     (void)state;
     static const struct {
@@ -291,6 +304,7 @@ int main(void) {
         cmocka_unit_test(test_ranges__what_is_written_is_read_back),
         cmocka_unit_test(test_ranges__gradients_and_states_are_of_what_is_trained),
         cmocka_unit_test(test_ranges__what_is_not_there_is_refused),
+        cmocka_unit_test(test_ranges__states_that_are_no_floats_are_refused_and_nothing_is_shown),
         cmocka_unit_test(test_ranges__small_floats_are_shown_in_fp32),
         cmocka_unit_test(test_ranges__opaque_bytes_are_shown_as_they_are_and_take_a_byte_each),
         cmocka_unit_test(test_ranges__opaque_bytes_that_would_be_trained_are_refused),

@@ -378,6 +378,10 @@ static void test_layout__what_no_step_can_be_is_refused(void **state) {
     grain.state[1].every = 128, step_refused("another `every` than 1 and its block");
     grain.state[0].name[0] = 0, step_refused("a name of [a-z0-9_]");
     grain.kernel = 9, step_refused("a kernel that no device has");
+    grain.kernel = TESS_OPT_ADAMW, step_refused("other states than the kernel's"); /* a byte, and one for a block */
+    grain.kernel = TESS_OPT_ADAMW, grain.n_states = 0, step_refused("other states than the kernel's");
+    grain.kernel = TESS_OPT_SGD, grain.n_states = 1, grain.state[0].dtype = TESS_F32;
+    step_refused("other states than the kernel's"); /* the program has no momentum */
     stepping.step = NULL, step_refused("has no step, and names no kernel"), stepping.step = no_step;
     small_apart = 1;
     snprintf(grain.state[0].name, sizeof grain.state[0].name, "other"), step_refused("another state than for");

@@ -109,6 +109,7 @@ static void test_optimizers__a_code_is_the_nearest(void **state) {
                          best, (double)c.value[best]);
         }
         assert_true(codes_nearest(&c, 1) == CODES - 1 && c.value[codes_nearest(&c, 0)] == 0);
+        assert_true(c.value[codes_nearest(&c, -0.0f)] == 0); /* what a tiny -x / most is */
     }
 }
 
@@ -162,12 +163,40 @@ static void test_optimizers__adamw8bit_is_torchaos(void **state) {
     tess__plugin_close(plugin);
 }
 
+/* ---- both ---- */
+
+static void test_optimizers__what_no_beta_is_is_refused_and_nothing_changes(void **state) {
+    (void)state;
+    static const char *const names[] = { "lion", "adamw8bit" };
+    static const double bad[] = { -0.5, 1, (double)NAN };
+    static run8 r;
+    for (size_t i = 0; i < 2 * sizeof bad / sizeof bad[0]; i++) {
+        tess__plugin *plugin = open_plugin(names[i % 2]);
+        const tess_optimizer_ops *ops = plugin->ops;
+        tess_optimizer_piece piece = {
+            .struct_size = sizeof piece, .elems = N, .step = 1, .lr = 1, .beta1 = bad[i / 2]
+        };
+        tess_error e = { .struct_size = sizeof e };
+        float m[N] = { 0 };
+        piece.master = r.p, piece.grad = r.g, piece.state[0] = i % 2 ? (void *)r.code[0] : m;
+        piece.state[1] = r.code[1], piece.state[2] = r.most[0], piece.state[3] = r.most[1];
+        for (uint64_t k = 0; k < N; k++)
+            r.p[k] = r.g[k] = 1;
+        assert_int_equal(ops->step(plugin->ctx, &piece, &e), TESS_E_INVALID);
+        assert_non_null(strstr(e.message, "expected 0 or more and less than 1"));
+        for (uint64_t k = 0; k < N; k++)
+            assert_true(r.p[k] == 1 && r.code[1][k] == 0);
+        tess__plugin_close(plugin);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizers__lion_is_its_formula),
         cmocka_unit_test(test_optimizers__adamw8bit_takes_two_bytes_an_element),
         cmocka_unit_test(test_optimizers__a_code_is_the_nearest),
         cmocka_unit_test(test_optimizers__adamw8bit_is_torchaos),
+        cmocka_unit_test(test_optimizers__what_no_beta_is_is_refused_and_nothing_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,6 +86,16 @@ static void judge(check *c, const tess_param_view *p, const tess_grain *g) {
     check_that(c, g->struct_size == sizeof *g, "describe wrote struct_size");
 }
 
+/* Where a device's kernel steps, it reads and writes the states that it knows. */
+static void judge_kernel(check *c, const tess_grain *g, uint32_t flags) {
+    uint32_t n = g->kernel != TESS_OPT_SGD ? 2 : flags & TESS_STEPS_MOMENTUM ? 1 : 0;
+    check_that(c, g->n_states == n, "names kernel %u and states %u states, expected %u", g->kernel, g->n_states, n);
+    for (uint32_t k = 0; k < n; k++)
+        check_that(c, g->state[k].dtype == TESS_F32 && g->state[k].every == 1,
+                   "names kernel %u, and its state %s is not fp32 with one value for each element", g->kernel,
+                   g->state[k].name);
+}
+
 /* State k of all parameters has one name, and kernels one number: checkpoints and the core rely on it. */
 static void judge_together(check *c, tess_grain *all, const tess_grain *g) {
     for (uint32_t k = 0; k < g->n_states; k++) {
@@ -117,6 +127,8 @@ static void descriptions(check *c) {
             check_that(c, memcmp(&a, &b, sizeof a) == 0,
                        "describe says something else the second time, or leaves a part unwritten");
             judge(c, &p, &a);
+            if (a.kernel)
+                judge_kernel(c, &a, flags);
             judge_together(c, &all, &a);
         }
     }

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* An image that comes piece by piece is cut into shards: parameters, states of each element, and states of each block.
+ */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "core/recovery/recut.c"
+#include "tests/support/toy.h"
+
+enum { PIECE = 512 }; /* of a block's values, too: every part of an image begins in one piece and ends in another */
+
+typedef struct {
+    const tess *t;
+    const char *image;
+    int blocks; /* states that have been compared */
+} comparing;
+
+static tess_status compare_part(void *user, const tess__image_part *p) {
+    comparing *c = user;
+    const tess__layout *l = &c->t->plan.layout;
+    const tess__group *g = &l->groups[p->index];
+    uint64_t every =
+        p->role == TESS__BUFFERS || p->role == TESS__MASTER ? 1 : g->step.state[p->role - TESS__STATE0].every;
+    const char *now = tess__address_of(c->t, p->role, p->index);
+    for (int32_t i = 0; p->role != TESS__BUFFERS && i < g->n_params; i++) {
+        const tess__param *x = &c->t->plan.model.params[l->order[g->first_param + i]];
+        uint64_t bytes = value_bytes(g, p), at = x->offset / every * bytes;
+        assert_memory_equal(now + at, c->image + p->at + at, tess__values_of(x->elems, (uint32_t)every) * bytes);
+    }
+    c->blocks += every > 1 && p->bytes > PIECE;
+    return TESS_OK;
+}
+
+static void test_recut__pieces_of_an_image_come_to_their_places(void **state) {
+    (void)state;
+    const tess_options o = { .struct_size = sizeof o, .optimizer = "adamw8bit" };
+    tess *t = NULL;
+    toy m;
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(toy_declare(t, &m, TOY_LARGE), TESS_OK);
+    assert_int_equal(tess_shard(t, toy_fill, NULL), TESS_OK);
+    uint64_t bytes = tess__image_bytes(&t->plan.setup, &t->plan.layout);
+    char *image = malloc(bytes);
+    assert_non_null(image);
+    for (uint64_t i = 0; i < bytes; i++)
+        image[i] = (char)((i * 2654435761u) >> 13);
+    tess__carry carry = { .plan = t->plan };
+    cutting c = { .t = t };
+    t->mirror.carry = &carry;
+    for (uint64_t done = 0; done < bytes; done += PIECE)
+        assert_int_equal(take_piece(&c, done, image + done, TESS_MEM_HOST, bytes - done < PIECE ? bytes - done : PIECE),
+                         TESS_OK);
+    t->mirror.carry = NULL;
+    comparing x = { .t = t, .image = image };
+    assert_int_equal(tess__image_each(&t->plan.setup, &t->plan.layout, compare_part, &x), TESS_OK);
+    assert_true(x.blocks >= 2);
+    free(image);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_recut__pieces_of_an_image_come_to_their_places) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
