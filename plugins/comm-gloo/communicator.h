@@ -44,9 +44,8 @@ class Communicator : public tess_comm {
     std::atomic<bool> leaving_{ false };
     std::unique_ptr<Mesh> mesh_; // null with one rank
     Operations operations_;
-    uint64_t seq_ = 0; // worker only: header exchanges so far
-    const tess_collective *call_ = nullptr,
-                          *last_ = nullptr; // worker only: running call, request's last
+    uint64_t seq_ = 0;                                        // worker only: header exchanges so far
+    const tess_collective *call_ = nullptr, *last_ = nullptr; // worker only: running, last of request
     std::thread watcher_;
 };
 

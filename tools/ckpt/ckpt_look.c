@@ -280,8 +280,7 @@ int ckpt_prune(ckpt_arguments *a) {
     tess_status status = tess__is_checkpoint(&tess__disk_real, a->paths[0])
                              ? tess_fail(TESS_E_DATA, "%s: a checkpoint; give the directory that holds it", a->paths[0])
                              : ckpt_find(a->paths[0], newest);
-    if (!status && !(status = tess__saved_open(&tess__disk_real, newest,
-                                               &s))) { /* the newest checkpoint, which stays, must be valid */
+    if (!status && !(status = tess__saved_open(&tess__disk_real, newest, &s))) { /* it stays, so it must be valid */
         status = verify_files(a, &s);
         tess__saved_close(&s);
     }

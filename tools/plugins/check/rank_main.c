@@ -33,8 +33,7 @@ static void run(check *c, const check_case *k) {
     check_that(c, !changed, "leaves %s of the calling thread changed", changed);
     check_doing(c, "what runs when the process ends");
     atomic_store(&c->shared->ranks[c->rank].outcome, CHECK_DONE);
-    for (int i = 0; c->launched && i < c->nranks;
-         i++) /* waits, because a launcher may end the others when one rank exits */
+    for (int i = 0; c->launched && i < c->nranks; i++) /* an exit may end the others */
         for (int ms = 0; ms < 5000 && atomic_load(&c->shared->ranks[i].outcome) == CHECK_RUNNING; ms++)
             check_sleep_ms(1);
 }
