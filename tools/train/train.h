@@ -118,6 +118,7 @@ struct train_run {
     char digest[33];         /* "": none */
     int said_not_finite;     /* a loss was NaN or infinite */
     char identity[480];      /* train_identity_make */
+    uint64_t held_out;       /* a hash of the first held-out batch, also by it; 0: nothing is held out */
     char *hf_config;         /* of a family: the config.json of an exported folder; else null */
     /* output, rank 0 only */
     struct {
@@ -168,7 +169,7 @@ void train_schedule_make(train_run *);               /* once the task has said h
 double train_rate(const train_run *, uint64_t step); /* of learning in `step`, from 0 */
 
 /* ---- train_best.c --------------------------------------------------------------------------------- */
-enum { TRAIN_BEST_BYTES = 128 };
+enum { TRAIN_BEST_BYTES = 160 };
 void train_best_note(train_run *);                                    /* an evaluation is done */
 int train_best_is_now(const train_run *);                             /* that of this step is the best so far */
 int train_best_stops(const train_run *);                              /* --patience is used up */
