@@ -67,6 +67,11 @@ head -c 2500 "$SOURCE/core/plan/place.c" >other.txt
 run --quiet --resume half --data other.txt --patience 30
 [ "$(summary best_step run.json)" -gt "$end" ] || fail "other data: $(tail -n 1 run.json)"
 
+# Nor when only what is held out is another, the last tenth.
+(head -c 2250 text.txt && tail -c 250 other.txt) >held.txt
+run --quiet --resume half --data held.txt --patience 30
+[ "$(summary best_step run.json)" -gt "$end" ] || fail "other held-out data: $(tail -n 1 run.json)"
+
 # Two ranks, of which one is replaced by a process that knows of no evaluation: they end together, as two that stay.
 two=("${tiny[@]}" -n 2 --batch 8 --accum 8 --deterministic --steps 120 --eval-every 6 --patience 3 --quiet --json=two.json)
 expect 0 "$TESSERA" train "${two[@]}"

@@ -28,13 +28,18 @@ done
 expect 0 "$TESSERA" train --help gpt --steps 3 # wherever it stands
 shows '--layers N +number of layers \[4\]$'
 
-# Each model's own defaults are those of docs/train.md.
-models="mnist gpt gpt2 llama convbn linear"
-for model in $models; do "$TESSERA" train $model --help >"$model.help"; done
+# Each model's own defaults are those of docs/train.md; those of Hugging Face folders have the same.
+models="mnist gpt families convbn linear"
+for model in mnist gpt gpt2 llama qwen2 qwen3 mistral gemma2 gemma3 convbn linear; do "$TESSERA" train $model --help >"$model.help"; done
+defaults_of() { sed -nE 's/^ *--([a-z0-9-]+) .*\[([^]]*)\]$/\1 \2/p' "$1.help"; }
+for model in llama qwen2 qwen3 mistral gemma2 gemma3; do
+  diff <(defaults_of gpt2) <(defaults_of $model) || fail "$model has other defaults than gpt2"
+done
+mv gpt2.help families.help
 {
   echo "| default |$(printf ' %s |' $models)"
   echo "| --- |$(printf ' --- |%.0s' $models)"
-  for option in batch steps epochs optimizer lr momentum weight-decay clip layers heads width context image-size hidden sample; do
+  for option in batch steps epochs optimizer lr momentum beta2 weight-decay clip layers heads width context image-size hidden sample; do
     printf '| `--%s` |' $option
     for model in $models; do
       sed -n "s/^ *--$option .*\\[\\([^]]*\\)\\]\$/\\1/p" $model.help | tr -d '\n' | sed 's/^./ &/'

@@ -82,6 +82,8 @@ trains --optimizer lion:beta1=0.5,beta2=0.6 --accum 4
 first=$digest
 TESSERA_LION_BETA1=0.5 TESSERA_LION_BETA2=0.6 trains --optimizer lion --accum 4
 [ "$digest" = "$first" ] || fail "the variables of lion are not its settings"
+trains --optimizer lion --beta1 0.5 --beta2 0.6 --accum 4
+[ "$digest" = "$first" ] || fail "lion does not get --beta1 and --beta2"
 # Where all parameters are small to it, adamw8bit is AdamW, bit by bit.
 gpt="mnist --steps 2 --batch 4"
 trains --optimizer adamw

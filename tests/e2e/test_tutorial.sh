@@ -83,7 +83,7 @@ refused() { # LINE OPTION…
   expect 3 "$TESSERA" "${tiny[@]}" --steps 1 "${@:2}"
   one_line err "tessera: error: $1"
 }
-refused "beta1 is set, but only adam and adamw have one and the optimizer is sgd" --optimizer sgd --beta1 0.5
+refused "beta1 is set, but only adam, adamw and plugins have one and the optimizer is sgd" --optimizer sgd --beta1 0.5
 refused "beta2 is 1, expected a number above 0 and below 1" --beta2 1
 refused "min-lr is set, but only linear, cosine and wsd end with it and schedule is constant" --schedule constant --min-lr 0
 refused "min-lr is 1, expected a rate from 0 to lr, 0.002" --min-lr 1

@@ -66,6 +66,10 @@ one_answer() { # CODE LINE ARGUMENT…
 one_answer 404 "There are / and /report." "${url}../../etc/passwd" --path-as-is
 one_answer 405 "This page is read-only: GET alone." -X POST -d x "$url"
 one_answer 403 "This page is for http://127.0.0.1 alone." -H "Host: evil.example" "${url}report"
+for host in 127.0.0.1 "127.0.0.1:$port.evil.example" "evil.example:$port" ''; do # a name server may send any name here
+  one_answer 403 "This page is for http://127.0.0.1 alone." -H "Host:${host:+ $host}" "${url}report"
+done
+is 200 -H "Host: LocalHost:$port" "$url" || fail "localhost is this host too"
 one_answer 431 "This request is too long." -H "X: $(head -c 5000 /dev/zero | tr '\0' x)" "$url"
 raw() { exec {fd}<>"/dev/tcp/127.0.0.1/$port" && printf '%b' "$1" >&"$fd" && timeout 10 cat <&"$fd" >body; exec {fd}>&-; }
 raw 'GET /\r\n\r\n' && head -n 1 body | grep -q '^HTTP/1.1 400' || fail "half a request: $(cat body)"
@@ -85,6 +89,8 @@ expect 3 "$TESSERA" train "${tiny[@]}" --steps 1 --quiet --watch="$port"
 one_line err "tessera: error: --watch=$port: Address already in use; without a number a free port is taken"
 expect 3 "$TESSERA" train "${tiny[@]}" --steps 1 --quiet --watch=80x
 one_line err "tessera: error: --watch=80x: expected a port, 1024 to 65535; without one a free one is taken"
+expect 3 "$TESSERA" train "${tiny[@]}" --steps 1 --quiet --watch=80
+one_line err "tessera: error: --watch=80: expected a port, 1024 to 65535; without one a free one is taken"
 
 # In a browser: the shell shows the report that it fetches.
 chromium=$(command -v chromium || command -v chromium-browser || true)

@@ -17,9 +17,9 @@ void doctor_row(doctor *d, int state, const char *what, const char *repair, cons
         repair = NULL;
     d->count[state]++;
     if (!d->as_json) {
-        printf("%-4s  %-14s  %s\n", state_words[state], what, found);
+        printf("%-4s  %-19s  %s\n", state_words[state], what, found);
         if (repair)
-            printf("%22s→ %s\n", "", repair);
+            printf("%27s→ %s\n", "", repair);
         fflush(stdout);
         return;
     }

@@ -139,17 +139,17 @@ static tess_status read_optimizer(train_settings *s) {
     return TESS_OK;
 }
 
-/* The numbers of Adam and its kin. One that the optimizer does not have is refused. */
+/* The numbers of Adam and its kin. One that a built-in optimizer does not have is refused; a plugin gets them all. */
 static tess_status read_moments(train_settings *s) {
-    int is_adam = strncmp(s->optimizer, "adam", 4) == 0;
+    int is_sgd = strcmp(s->optimizer, "sgd") == 0, has_betas = !is_sgd && strcmp(s->optimizer, "adadelta") != 0;
     const struct {
         const char *key;
         double *value;
         int has_one;
         const char *who;
-    } rows[] = { { "beta1", &s->beta1, is_adam, "adam and adamw" },
-                 { "beta2", &s->beta2, is_adam, "adam and adamw" },
-                 { "eps", &s->eps, strcmp(s->optimizer, "sgd") != 0, "adam, adamw and adadelta" } };
+    } rows[] = { { "beta1", &s->beta1, has_betas, "adam, adamw and plugins" },
+                 { "beta2", &s->beta2, has_betas, "adam, adamw and plugins" },
+                 { "eps", &s->eps, !is_sgd, "adam, adamw, adadelta and plugins" } };
     for (int i = 0; i < 3; i++) {
         if (!tool_option_text(rows[i].key))
             continue;

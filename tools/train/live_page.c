@@ -107,7 +107,8 @@ static const char shell[] =
     "}\n"
     "look();\n</script></body></html>\n";
 
-static void send_all(int fd, const char *data, size_t bytes) {
+/* One who takes nothing does not hold up the end of a run. */
+static void send_all(const live_page *p, int fd, const char *data, size_t bytes) {
     double until = tool_seconds() + GIVEN_MS / 1000.0;
     while (bytes) {
         ssize_t sent = send(fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -117,12 +118,13 @@ static void send_all(int fd, const char *data, size_t bytes) {
             continue;
         }
         int left = (int)((until - tool_seconds()) * 1000);
-        if ((sent < 0 && errno != EAGAIN) || left <= 0 || poll(&(struct pollfd){ fd, POLLOUT, 0 }, 1, left) <= 0)
+        struct pollfd fds[] = { { fd, POLLOUT, 0 }, { p->stop, POLLIN, 0 } };
+        if ((sent < 0 && errno != EAGAIN) || left <= 0 || poll(fds, 2, left) <= 0 || fds[1].revents)
             return;
     }
 }
 
-static void answer(int fd, const char *status, const char *type, const char *body, size_t bytes) {
+static void answer(const live_page *p, int fd, const char *status, const char *type, const char *body, size_t bytes) {
     char head[512];
     int n = snprintf(head, sizeof head,
                      "HTTP/1.1 %s\r\nContent-Type: %s; charset=utf-8\r\nContent-Length: %zu\r\nConnection: close\r\n"
@@ -130,12 +132,12 @@ static void answer(int fd, const char *status, const char *type, const char *bod
                      "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src "
                      "'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'\r\n\r\n",
                      status, type, bytes);
-    send_all(fd, head, (size_t)n);
-    send_all(fd, body, bytes);
+    send_all(p, fd, head, (size_t)n);
+    send_all(p, fd, body, bytes);
 }
 
-static void answer_plainly(int fd, const char *status, const char *line) {
-    answer(fd, status, "text/plain", line, strlen(line));
+static void answer_plainly(const live_page *p, int fd, const char *status, const char *line) {
+    answer(p, fd, status, "text/plain", line, strlen(line));
 }
 
 /* A page of another site that a name server sends here says another host. */
@@ -157,21 +159,22 @@ static void serve(live_page *p, const caller *c) {
     char path[64] = "", version[16] = "";
     int end = 0, got = sscanf(c->text, "GET %63s %15s%n", path, version, &end);
     if (strncmp(c->text, "GET ", 4) != 0)
-        answer_plainly(c->fd, "405 Method Not Allowed", "This page is read-only: GET alone.\n");
+        answer_plainly(p, c->fd, "405 Method Not Allowed", "This page is read-only: GET alone.\n");
     else if (got != 2 || strncmp(version, "HTTP/1.", 7) != 0 || strncmp(c->text + end, "\r\n", 2) != 0)
-        answer_plainly(c->fd, "400 Bad Request", "This is no request.\n");
+        answer_plainly(p, c->fd, "400 Bad Request", "This is no request.\n");
     else if (!host_is_ours(p, c->text))
-        answer_plainly(c->fd, "403 Forbidden", "This page is for http://127.0.0.1 alone.\n");
+        answer_plainly(p, c->fd, "403 Forbidden", "This page is for http://127.0.0.1 alone.\n");
     else if (strcmp(path, "/") == 0)
-        answer(c->fd, "200 OK", "text/html", shell, sizeof shell - 1);
+        answer(p, c->fd, "200 OK", "text/html", shell, sizeof shell - 1);
     else if (strcmp(path, "/report") != 0)
-        answer_plainly(c->fd, "404 Not Found", "There are / and /report.\n");
+        answer_plainly(p, c->fd, "404 Not Found", "There are / and /report.\n");
     else {
         refresh(p);
         if (p->report)
-            answer(c->fd, "200 OK", "text/html", p->report, p->report_bytes);
+            answer(p, c->fd, "200 OK", "text/html", p->report, p->report_bytes);
         else
-            answer_plainly(c->fd, "503 Service Unavailable", "Nothing is known yet: the first steps are under way.\n");
+            answer_plainly(p, c->fd, "503 Service Unavailable",
+                           "Nothing is known yet: the first steps are under way.\n");
     }
 }
 
@@ -204,7 +207,7 @@ static void hear(live_page *p, caller *c) {
     if (whole)
         serve(p, c);
     else if (c->n == REQUEST - 1)
-        answer_plainly(c->fd, "431 Request Header Fields Too Large", "This request is too long.\n");
+        answer_plainly(p, c->fd, "431 Request Header Fields Too Large", "This request is too long.\n");
     hang_up(c);
 }
 
@@ -243,7 +246,7 @@ static void *run(void *arg) {
 static tess_status read_port(const char *text, uint16_t *out) {
     char *end;
     unsigned long port = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || port < 1 || port > 65535)
+    if (*text < '0' || *text > '9' || *end || (port < 1024 && port != 1) || port > 65535) /* 1: no port is given */
         return tess_fail(TESS_E_INVALID, "--watch=%s: expected a port, 1024 to 65535; without one a free one is taken",
                          text);
     *out = port == 1 ? 0 : (uint16_t)port;

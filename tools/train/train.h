@@ -118,6 +118,7 @@ struct train_run {
     char digest[33];         /* "": none */
     int said_not_finite;     /* a loss was NaN or infinite */
     char identity[480];      /* train_identity_make */
+    uint64_t held_out;       /* a hash of the first held-out batch, also by it; 0: nothing is held out */
     char *hf_config;         /* config.json for an exported folder; null: the model belongs to no family */
     /* output, rank 0 only */
     struct {
@@ -168,7 +169,7 @@ void train_schedule_make(train_run *);               /* call it when the task ha
 double train_rate(const train_run *, uint64_t step); /* learning rate of `step`, which counts from 0 */
 
 /* ---- train_best.c --------------------------------------------------------------------------------- */
-enum { TRAIN_BEST_BYTES = 128 };
+enum { TRAIN_BEST_BYTES = 160 };
 void train_best_note(train_run *);                 /* records the evaluation that has just ended */
 int train_best_is_now(const train_run *);          /* true if this step's evaluation is the best so far */
 int train_best_stops(const train_run *);           /* true if --patience is used up */

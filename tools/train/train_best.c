@@ -30,8 +30,9 @@ int train_best_is_now(const train_run *r) {
     return r->best.n && isfinite(r->best.loss) && r->best.step == r->steps_done;
 }
 
+/* A run that a recovery took back behind its last evaluation comes to it again, and ends there. */
 int train_best_stops(const train_run *r) {
-    return r->s.patience && r->best.without >= r->s.patience;
+    return r->s.patience && r->best.without >= r->s.patience && r->steps_done >= r->best.last;
 }
 
 const double *train_best_score(const train_run *r) {
@@ -43,11 +44,11 @@ void train_best_words(const train_run *r, char out[TRAIN_BEST_BYTES]) {
     const train_best *b = &r->best;
     *out = '\0';
     if (b->n)
-        snprintf(out, TRAIN_BEST_BYTES, " best=%.17g/%" PRIu64 "/%" PRIu64 "/%" PRIu64 "/%" PRIu64, b->loss, b->step,
-                 b->without, b->last, b->n);
+        snprintf(out, TRAIN_BEST_BYTES, " best=%.17g/%" PRIu64 "/%" PRIu64 "/%" PRIu64 "/%" PRIu64 "/%" PRIx64, b->loss,
+                 b->step, b->without, b->last, b->n, r->held_out);
 }
 
-/* Whether both runs have seen the same data: a loss on other data is no measure. */
+/* Whether both runs learn from the same data. */
 static int same_data(const train_run *r, const char *saved) {
     static const char key[] = " data=";
     const char *mine = strstr(r->identity, key), *theirs = strstr(saved, key);
@@ -58,9 +59,11 @@ void train_best_take(train_run *r, const char *saved) {
     static const char key[] = " best=";
     const char *at = strstr(saved, key), *config = strstr(saved, " config=");
     train_best b = { .n = 0 };
+    uint64_t held_out; /* a loss on other data is no measure */
     if (at && (!config || at < config) && same_data(r, saved) &&
-        sscanf(at + sizeof key - 1, "%lf/%" SCNu64 "/%" SCNu64 "/%" SCNu64 "/%" SCNu64, &b.loss, &b.step, &b.without,
-               &b.last, &b.n) == 5)
+        sscanf(at + sizeof key - 1, "%lf/%" SCNu64 "/%" SCNu64 "/%" SCNu64 "/%" SCNu64 "/%" SCNx64, &b.loss, &b.step,
+               &b.without, &b.last, &b.n, &held_out) == 6 &&
+        held_out == r->held_out)
         r->best = b;
 }
 

@@ -34,6 +34,13 @@ static uint64_t data_hash(const train_run *r) {
     return hash;
 }
 
+static uint64_t held_out_hash(train_run *r) {
+    if (!r->task.eval_batches)
+        return 0;
+    r->ops->fill_eval(r, 0, r->batch);
+    return hash_on(14695981039346656037u, r->batch, r->m->desc.input_bytes);
+}
+
 /* Left to the number of steps, or to the rate, when it is not set: these may change, and are words of their own. */
 static const char *given(double value, char out[24]) {
     snprintf(out, 24, "%.9g", value);
@@ -46,6 +53,7 @@ void train_identity_make(train_run *r) {
     tess_info info = { .struct_size = sizeof info };
     if (tess_info_get(r->t, &info) != TESS_OK)
         info.precision = "";
+    r->held_out = held_out_hash(r);
     snprintf(r->identity, sizeof r->identity,
              "model=%s seed=%" PRIu64 " batch=%" PRId64 " microbatches=%" PRId64 " steps=%" PRIu64
              " deterministic=%d optimizer=%s lr=%.9g momentum=%.9g weight-decay=%.9g beta1=%.9g beta2=%.9g eps=%.9g "

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -207,11 +208,50 @@ static void test_tensorboard__what_cannot_be_written_is_said(void **state) {
     assert_int_equal(system("rm -r board"), 0);
 }
 
+/* A record is written at once, so that a killed run leaves whole ones, each behind the one of the step before. */
+static void test_tensorboard__killed_writer_leaves_whole_records(void **state) {
+    (void)state;
+    static char told[1 << 16];
+    for (int round = 0; round < 20; round++) {
+        char last[64];
+        tensorboard b;
+        int ready[2];
+        assert_int_equal(pipe(ready), 0);
+        assert_int_equal(tensorboard_open(&b, "board"), TESS_OK);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            for (uint64_t i = 1; i <= 1000; i++) {
+                tensorboard_scalars(&b, i, (tensorboard_scalar[]){ { "a", 1 } }, 1);
+                if (i == 1 && write(ready[1], "", 1) != 1)
+                    _exit(1);
+            }
+            pause();
+            _exit(1);
+        }
+        assert_int_equal(read(ready[0], last, 1), 1);
+        usleep((useconds_t)round * 100);
+        assert_int_equal(kill(child, SIGKILL), 0);
+        assert_int_equal(waitpid(child, NULL, 0), child);
+        close(ready[0]);
+        close(ready[1]);
+        assert_int_equal(tensorboard_close(&b), TESS_OK);
+        tell_file("board", told); /* lengths and checksums hold to the end of the file */
+        int lines = 0;
+        for (const char *at = told; (at = strchr(at, '\n')); at++)
+            lines++;
+        assert_in_range(lines, 2, 1001);
+        snprintf(last, sizeof last, "\n%d: a=0x1p+0 \n", lines - 1); /* behind the version */
+        assert_string_equal(told + strlen(told) - strlen(last), last);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensorboard__file_has_what_was_written),
         cmocka_unit_test(test_tensorboard__long_text_is_cut),
         cmocka_unit_test(test_tensorboard__what_cannot_be_written_is_said),
+        cmocka_unit_test(test_tensorboard__killed_writer_leaves_whole_records),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
