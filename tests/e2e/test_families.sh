@@ -4,6 +4,7 @@
 # timeout: 240
 # Of each family a folder: planned bytes are the bytes obtained; three ranks, recomputation and selective activations have the
 # bits of one rank; what is exported is a folder with the same tensors; and the wrong model's name is answered with the right one.
+# All that holds for adapters beside blocks of codes, too, with biases and with normalisations behind halves.
 . "$SOURCE/tests/e2e/lib.sh"
 data=$SOURCE/tests/reference/data
 export TESSERA_LOG=warning TESSERA_DETERMINISTIC=1
@@ -24,6 +25,21 @@ refuse() {
   expect "$code" "$@"
   grep -qF "$line" err || fail "expected '$line': $(cat err)"
 }
+with_adapters() {
+  adapters=rank=3,alpha=6,targets=all-linear
+  run --accum 3 --lora "$adapters,base=nf4"
+  one=$(field params_digest)
+  same --accum 3 --lora "$adapters,base=nf4" --activations recompute --wrap size:300
+  same --accum 3 --lora "$adapters,base=nf4" --activations selective
+  run --precision bf16 --lora "$adapters,base=nf4" --activations recompute --sample 20 --temperature 0
+  [ ! -e "$BUILD/plugins/libtessera-comm-shm.so" ] || same -n 3 --lora "$adapters,base=nf4"
+  run --lora "$adapters" --lr 0.01 --export "$of-adapters"
+  run --lora "$of-adapters" --steps 0 --export "$of-merged" --merge
+  adapted=$(field validation_loss)
+  expect 0 "$TESSERA" train "$model" --model "$of-merged" --context 16 --batch 2 --steps 0 --data tokens.bin --quiet --json
+  awk -v a="$(field validation_loss)" -v b="$adapted" 'BEGIN { exit !(a > 0 && a - b < 1e-5 && b - a < 1e-5) }' ||
+    fail "$folder: the merged model has not the adapters' loss $adapted: $(cat out)"
+}
 for of in qwen2 qwen3 mistral gemma2 gemma3 yarn:llama; do
   model=${of#*:} folder=hf-${of%:*}-2
   run --accum 3
@@ -37,6 +53,7 @@ for of in qwen2 qwen3 mistral gemma2 gemma3 yarn:llama; do
   expect 0 "$TESSERA" ckpt import "$of" "$of-step"
   expect 0 "$TESSERA" ckpt export "$of-step" "$of-back"
   cmp "$of/model.safetensors" "$of-back/model.safetensors" || fail "$of: imported and exported, the tensors differ"
+  case $of in qwen2 | gemma*) with_adapters ;; esac
   expect 0 "$TESSERA" plan "$model" --config "$data/$folder/config.json" -n 3
   expect 0 "$TESSERA" train "$model" --layers 2 --heads 2 --width 32 --context 16 --batch 1 --steps 1 --quiet
   refuse "model_type \"gpt2\", but $model is to be trained: tessera train gpt2" 6 "$TESSERA" train "$model" --model "$data/hf-gpt2"

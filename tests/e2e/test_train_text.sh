@@ -74,6 +74,23 @@ packed=$(digest)
 differs "$tokens" "$packed" "tokens with and without --pack"
 train --data text.jsonl --val text.jsonl --batch 2 --steps 3 --pack
 same "$packed" "$(digest)" "packed lines of text and their tokens"
+# So with windows, normalised heads and capped logits, and with adapters; each document by itself, on two ranks too.
+for of in qwen3 gemma3; do
+  mkdir $of && cp "$data/gpt2/"* $of
+  sed 's/"vocab_size": 64/"vocab_size": 600/' "$SOURCE/tests/reference/data/hf-$of-2/config.json" >$of/config.json
+  for with in "" "--lora rank=3,alpha=6,targets=all-linear,base=nf4"; do
+    family() { expect 0 "$TESSERA" train $of --config $of/config.json --context 31 --quiet --json --data samples.jsonl --val samples.jsonl $with "$@"; }
+    family --batch 4 --steps 0
+    alone=$(value validation loss)
+    family --batch 4 --steps 0 --pack
+    near "$alone" "$(value validation loss)" 1e-6 "$of: samples packed and alone $with"
+    family --batch 2 --accum 2 --steps 3 --pack
+    one=$(digest)
+    [ "$(value summary peak_device_bytes)" = "$(value summary planned_peak_device_bytes)" ] || fail "$of $with: $(cat out)"
+    [ ! -e "$BUILD/plugins/libtessera-comm-shm.so" ] || family --batch 2 -n 2 --steps 3 --pack --activations recompute
+    same "$one" "$(digest)" "$of: two ranks, packed $with"
+  done
+done
 
 # What is held out: a tenth, another share, a file; never what is trained on.
 cat text.jsonl text.jsonl text.jsonl >more.jsonl

@@ -238,7 +238,7 @@ static const struct {
                      .rope_local_theta = 30,
                      .query_scalar = 20 } } },
 };
-enum { FAMILIES = sizeof families / sizeof *families };
+enum { FAMILIES = sizeof families / sizeof *families, CAPPED = 4 /* gemma2 */ };
 
 static void test_cuda_models__agree_with_the_cpus_in_f32(void **state) {
     (void)state;
@@ -323,15 +323,16 @@ static void test_cuda_models__a_token_beyond_the_vocabulary_is_refused(void **st
     end(&r);
 }
 
-/* Targets that do not count, and a divisor that is not their number, by one chunk and by several; short rows and long.
- */
+/* Targets that do not count, and a divisor that is not their number, by one chunk and by several; short rows and long;
+ * logits with a cap and without. */
 static void test_cuda_models__ignored_targets_agree(void **state) {
     (void)state;
-    for (int i = 0; i < 4; i++) {
-        model_options o = i & 1 ? small_llama : small_gpt2;
-        o.head_rows = i & 2 ? 8 : 0;
-        o.decoder.vocabulary = i & 2 ? 5003 : 61;
-        run host = make(i & 1 ? "llama" : "gpt2", o, "plain"), device = make(i & 1 ? "llama" : "gpt2", o, "cuda");
+    for (int i = 0; i < 6; i++) {
+        const char *name = i < 2 ? "gpt2" : i < 4 ? "llama" : families[CAPPED].name;
+        model_options o = i < 2 ? small_gpt2 : i < 4 ? small_llama : families[CAPPED].o;
+        o.head_rows = i & 1 ? 8 : 0;
+        o.decoder.vocabulary = i & 1 ? 5003 : 61;
+        run host = make(name, o, "plain"), device = make(name, o, "cuda");
         model_batch *batch = batch_of(host.m);
         batch->divisor = 11.5;
         uint64_t count = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Adapters against peft: logits, gradients and 20 steps (tests/reference); blocks of codes; folders that are refused.
- */
+/* Adapters against peft: logits, gradients and 20 steps (tests/reference); in every family against matrices that have
+ * their product in them; blocks of codes; folders that are refused. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,9 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "kit/formulas.h"
 #include "tools/models/direct.h"
+#include "tools/models/philox.h"
 #include "tools/plan/hf_config.h"
 #include "tools/support/peft_folder.h"
 #include "tools/support/safetensors.h"
@@ -206,6 +208,195 @@ static void test_lora__follows_peft(void **state) {
         }
 }
 
+/* ---- every family, against a matrix that has the adapter's product in it ------------------------------ */
+enum { RANK = 3 };
+#define SMALL_MODEL .batch = 4, .layers = 2, .heads = 4, .width = 24, .context = 48 /* two chunks */
+static const struct {
+    const char *name;
+    model_options o;
+} families[] = {
+    { "gpt2", { SMALL_MODEL, .decoder = { .vocabulary = 61 } } },
+    { "qwen2",
+      { SMALL_MODEL, .untied = 1, .decoder = { .vocabulary = 61, .kv_heads = 2, .head_size = 10, .feed = 36 } } },
+    { "qwen3",
+      { SMALL_MODEL, .half_units = 1,
+        .decoder = { .vocabulary = 61, .kv_heads = 2, .feed = 36, .window = 5, .window_from = 1 } } },
+    { "gemma2",
+      { SMALL_MODEL, .decoder = { .vocabulary = 61,
+                                  .kv_heads = 1,
+                                  .head_size = 8,
+                                  .feed = 36,
+                                  .window = 4,
+                                  .window_every = 2,
+                                  .attention_cap = 0.7,
+                                  .logit_cap = 2 } } },
+    { "gemma3",
+      { SMALL_MODEL,
+        .decoder = { .vocabulary = 61, .kv_heads = 2, .feed = 36, .window = 4, .rope_local_theta = 30 } } },
+};
+
+typedef struct {
+    model *m;
+    direct *d;
+} side;
+
+static side open_side(const char *name, const model_options *o) {
+    side s;
+    if (model_create(name, o, &s.m) != TESS_OK || direct_create(s.m, 1, &s.d) != TESS_OK)
+        fail_msg("%s", tess_last_error());
+    return s;
+}
+
+static void close_side(side *s) {
+    assert_true(direct_intact(s->d));
+    direct_destroy(s->d);
+    model_destroy(s->m);
+}
+
+static int32_t param_of(const side *s, const char *name) {
+    for (int32_t p = 0; p < s->m->desc.n_params; p++)
+        if (strcmp(s->m->desc.params[p].name, name) == 0)
+            return p;
+    fail_msg("no parameter %s", name);
+    return -1;
+}
+
+/* As it rests at `to`; and what that is. */
+static void rest(uint32_t stored, float *x, int64_t elems, void *to) {
+    for (int64_t i = 0; i < elems; i += STORED_BLOCK) {
+        float block[STORED_BLOCK] = { 0 };
+        size_t n = (size_t)(elems - i < STORED_BLOCK ? elems - i : STORED_BLOCK);
+        memcpy(block, x + i, n * sizeof *x);
+        for (size_t k = 0; k < n && stored == STORED_BF16; k++)
+            ((uint16_t *)to)[(size_t)i + k] = tess_bf16_of_f32(block[k]);
+        if (stored == STORED_F32)
+            memcpy((float *)to + i, block, n * sizeof *x);
+        if (stored_in_blocks(stored))
+            stored_pack(stored, block, (uint8_t *)to + i / STORED_BLOCK * stored_block_bytes(stored));
+    }
+    stored_read(stored, to, 0, elems, x);
+}
+
+static void shake(float *x, int64_t elems, int32_t p, float by) {
+    for (int64_t i = 0; i < elems; i++)
+        x[i] += by * (2 * philox_uniform(philox_at(5, PHILOX_BATCH, (uint64_t)i, (uint32_t)p, 8).v[0]) - 1);
+}
+
+/* The same values on both sides, of matrices without the adapters' part. */
+static void share_values(side *beside, side *within) {
+    for (int32_t p = 0; p < beside->m->desc.n_params; p++) {
+        const model_param *of = &beside->m->desc.params[p];
+        float *x = direct_param(beside->d, p);
+        if (of->is_adapter)
+            memset(x, 0, (size_t)of->elems * sizeof *x);
+        if (of->alias_of[0] || of->is_adapter) {
+            shake(x, of->is_adapter ? of->elems : 0, p, 0.3f);
+            continue;
+        }
+        float *w = direct_param(within->d, param_of(within, of->name));
+        shake(w, of->elems, p, of->ndim == 2 ? 0.4f : 0.2f);
+        rest(of->stored, w, of->elems, x);
+    }
+}
+
+typedef struct { /* parameters of an adapter: A, behind which B is, and the matrix on the other side */
+    int32_t a, matrix;
+    int64_t outputs, inputs;
+} pair;
+
+static pair pair_of(const side *beside, const side *within, int32_t a) {
+    char name[MODEL_NAME];
+    const model_param *p = &beside->m->desc.params[a];
+    snprintf(name, sizeof name, "%.*sweight", (int)(strstr(p->name, "lora_A") - p->name), p->name);
+    return (pair){ a, param_of(within, name), p[1].shape[0], p->shape[1] };
+}
+
+static void add_product(side *beside, side *within, const pair *of, float scale) {
+    const float *a = direct_param(beside->d, of->a), *b = direct_param(beside->d, of->a + 1);
+    float *w = direct_param(within->d, of->matrix);
+    for (int64_t i = 0; i < of->outputs * of->inputs; i++)
+        for (int64_t k = 0; k < RANK; k++)
+            w[i] += scale * b[i / of->inputs * RANK + k] * a[k * of->inputs + i % of->inputs];
+}
+
+static double off_by(const double *expected, const float *got, int64_t n) {
+    double off = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        off += (expected[i] - (double)got[i]) * (expected[i] - (double)got[i]);
+        size += expected[i] * expected[i];
+    }
+    return sqrt(off / size);
+}
+
+/* dA = scale · B^T dW and dB = scale · dW A^T. */
+static void compare_pair(side *beside, side *within, const pair *of, float scale) {
+    double da[96 * RANK] = { 0 }, db[96 * RANK] = { 0 }; /* 96: the widest */
+    const float *a = direct_param(beside->d, of->a), *b = direct_param(beside->d, of->a + 1);
+    const float *dw = direct_grad(within->d, of->matrix);
+    assert_true(of->inputs <= 96 && of->outputs <= 96);
+    for (int64_t i = 0; i < of->outputs * of->inputs; i++)
+        for (int64_t k = 0; k < RANK; k++) {
+            int64_t row = i / of->inputs, column = i % of->inputs;
+            da[k * of->inputs + column] += (double)(scale * b[row * RANK + k]) * (double)dw[i];
+            db[row * RANK + k] += (double)(scale * a[k * of->inputs + column]) * (double)dw[i];
+        }
+    double off_a = off_by(da, direct_grad(beside->d, of->a), RANK * of->inputs),
+           off_b = off_by(db, direct_grad(beside->d, of->a + 1), of->outputs * RANK);
+    if (!(off_a < 1e-5 && off_b < 1e-5))
+        fail_msg("%s, %s: %g and %g of their norm off", beside->m->t->name, beside->m->desc.params[of->a].name, off_a,
+                 off_b);
+}
+
+static double loss_of(side *s, void *batch) {
+    model_result *result = calloc(1, s->m->desc.result_bytes);
+    direct_zero_grads(s->d);
+    if (direct_run(s->d, TESS_PASS_TRAIN, batch, 0, 0, result) != TESS_OK)
+        fail_msg("%s", tess_last_error());
+    double loss = result->loss / (double)result->count;
+    free(result);
+    return loss;
+}
+
+static void compare_sides(const char *name, const model_options *o, uint32_t stored) {
+    model_options adapted = *o;
+    adapted.lora = (model_lora){ .rank = RANK, .alpha = 6, .matrices = stored, .targets = "all-linear" };
+    adapted.lora.tables = stored == STORED_F32 ? STORED_F32 : STORED_BF16;
+    side beside = open_side(name, &adapted), within = open_side(name, o);
+    float scale = 6.0f / RANK;
+    void *batch = calloc(1, within.m->desc.input_bytes);
+    share_values(&beside, &within);
+    for (int32_t p = 0; p < beside.m->desc.n_params; p++)
+        if (strstr(beside.m->desc.params[p].name, "lora_A")) {
+            pair of = pair_of(&beside, &within, p);
+            add_product(&beside, &within, &of, scale);
+        }
+    ((model_batch *)batch)->count = (uint32_t)(o->batch * o->context);
+    for (int32_t i = 0; i < o->batch * (o->context + 1); i++)
+        lm_tokens(batch)[i] = (i * i * 7 + 3 * i) % 61;
+    double a = loss_of(&beside, batch), b = loss_of(&within, batch);
+    if (!(fabs(a - b) < 1e-5 * b))
+        fail_msg("%s, %s: loss %.9g beside the matrices, %.9g within", name, stored_name(stored), a, b);
+    for (int32_t p = 0; p < beside.m->desc.n_params; p++)
+        if (strstr(beside.m->desc.params[p].name, "lora_A")) {
+            pair of = pair_of(&beside, &within, p);
+            compare_pair(&beside, &within, &of, scale);
+        }
+    free(batch);
+    close_side(&beside);
+    close_side(&within);
+}
+
+static void test_lora__an_adapter_is_a_part_of_its_matrix(void **state) {
+    static const uint32_t stored[] = { STORED_F32, STORED_BF16, STORED_NF4 };
+    (void)state;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        for (int k = 0; k < 3; k++) {
+            model_options o = families[i].o;
+            o.operators = k ? "plain" : "auto";
+            compare_sides(families[i].name, &o, stored[k]);
+        }
+}
+
 /* ---- blocks of codes --------------------------------------------------------------------------------- */
 static void test_lora__codes_are_the_nearest(void **state) {
     static const float nf4[4] = { -1.0f, 0.0f, 0.07958029955625534f, 1.0f };
@@ -315,6 +506,7 @@ static void test_lora__what_is_not_supported_is_refused_by_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lora__follows_peft),
+        cmocka_unit_test(test_lora__an_adapter_is_a_part_of_its_matrix),
         cmocka_unit_test(test_lora__codes_are_the_nearest),
         cmocka_unit_test(test_lora__any_run_of_codes_is_made_alike),
         cmocka_unit_test(test_lora__what_is_written_reads_back),
