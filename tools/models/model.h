@@ -176,7 +176,7 @@ typedef struct {
     uint32_t position; /* evaluation, between model_sequence_begin and _end: 1 + the position of the batch's first
                           token, the only one that is computed; its logits are handed back. 0: a whole batch */
     double divisor;    /* decoders: the loss and its gradient are divided by it; 0: by the targets that count */
-    uint32_t packed;   /* gpt2, llama, on the CPU: documents share a sample (LM_BEGINS) */
+    uint32_t packed;   /* on the CPU: documents share a sample (LM_BEGINS) */
     uint32_t reserved[9];
 } model_batch;
 /* mnist: int32_t labels[batch]; float images[batch][28 · 28], normalised */
