@@ -452,7 +452,7 @@ static void nothing_left_behind(check *self) {
         if (r->nranks > 1) /* ranks that have talked to each other have connections to close */
             check_gather(r, r->comm, r->nranks, r->rank, 5, 1, 2);
         comm_leave(r);
-        for (int tries = 0; tries < 100 && round && (check_threads() > threads || check_files() > files); tries++)
+        for (int tries = 0; tries < 1000 && round && (check_threads() > threads || check_files() > files); tries++)
             check_sleep_ms(10);
         check_that(self, !round || check_threads() <= threads, "destroy leaves a thread running: %d, then %d of them",
                    threads, check_threads());
