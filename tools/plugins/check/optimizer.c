@@ -371,6 +371,8 @@ static void several_threads(check *c) {
         }
         same(c, &whole, &cut, "from four threads");
     }
+    stepped_free(&whole);
+    stepped_free(&cut);
 }
 
 /* Steps a piece in the middle: nothing before or behind it changes, nor the gradient. */
