@@ -10,7 +10,7 @@
 
 struct tess_comm {
     kit_requests requests;
-    int blocked, interrupted; /* atomic */
+    int blocked, interrupted, may_fail; /* atomic */
     uint64_t tags[256];
     int n, drained, left_aborted;
 };
@@ -30,6 +30,8 @@ static tess_status comm_run(tess_comm *c, const tess_collective *calls, uint32_t
             kit_nap(100000);
         if (calls[i].tag == BLOCKS)
             return tess_plugin_fail(e, TESS_E_INTERNAL, "interrupted");
+        while (calls[i].tag == FAILS && !__atomic_load_n(&c->may_fail, __ATOMIC_ACQUIRE))
+            kit_nap(100000);
         if (calls[i].tag == FAILS)
             return tess_plugin_fail_of(e, TESS_E_PEER, 2, "rank 2 is gone");
     }
@@ -117,18 +119,19 @@ static void test_requests__a_refused_batch_starts_nothing(void **state) {
 static void test_requests__the_first_failure_stays(void **state) {
     (void)state;
     tess_error e = { .struct_size = sizeof e };
-    tess_request *blocked = post(FAILS, 1), *behind = post(5, 1), *none = NULL;
+    tess_request *failing = post(FAILS, 1), *behind = post(5, 1), *none = NULL;
+    __atomic_store_n(&comm.may_fail, 1, __ATOMIC_RELEASE); /* not before both are in the queue */
     assert_int_equal(kit_slot_wait(behind, -1, &e), TESS_E_PEER);
     assert_int_equal(e.rank, 2);
     assert_string_equal(e.message, "rank 2 is gone");
-    assert_int_equal(kit_slot_wait(blocked, -1, NULL), TESS_E_PEER);
+    assert_int_equal(kit_slot_wait(failing, -1, NULL), TESS_E_PEER);
     assert_int_equal(comm.drained, TESS_E_PEER);
     kit_slot_abort(&comm, TESS_E_ABORTED);
     assert_int_equal(kit_slot_health(&comm, NULL), TESS_E_PEER);
     const tess_collective c = { .struct_size = sizeof c, .op = TESS_BARRIER };
     assert_int_equal(kit_slot_post(&comm, &c, 1, &none, &e), TESS_E_PEER);
     assert_int_equal(kit_slot_finalize(&comm, -1, &e), TESS_E_PEER);
-    kit_slot_request_free(blocked);
+    kit_slot_request_free(failing);
     kit_slot_request_free(behind);
     kit_requests_stop(&comm.requests);
     assert_int_equal(comm.left_aborted, 1);
