@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 #include "base/status.h"
-#include "state.h"
+#include "base/option_fields.h"
 
 static int is_between(double value, double least, double most) {
     return value >= least && value <= most; /* NaN is not */
