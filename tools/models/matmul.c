@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-typedef struct { /* how a matrix lies in memory */
+typedef struct { /* layout of a matrix in memory */
     int64_t rows, width;
 } stored;
 

@@ -266,7 +266,7 @@ struct ops_conv {
 
 typedef struct {
     dnnl_memory_desc_t x, w, b, y, oihw; /* w: with any layout */
-    dnnl_dims_t padding;                 /* the same on each side */
+    dnnl_dims_t padding;                 /* equal on each side */
 } conv_mds;
 /* Dtypes of the three tensors. The two factors of a product may be bf16; its result never is. */
 typedef struct {

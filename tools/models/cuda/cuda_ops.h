@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the files of the CUDA operators share: the context, launches, products, and the libraries that were found. */
+/* The files of the CUDA operators share these: the context, launches, products, and the libraries that were found. */
 #ifndef TESS_MODELS_CUDA_OPS_H
 #define TESS_MODELS_CUDA_OPS_H
 #include <cublasLt.h>
@@ -144,9 +144,8 @@ tess_status ops_cuda_failed(const cuda_ops *, CUresult, const char *what);
         if (result_ != CUDA_SUCCESS)                                                                                   \
             return ops_cuda_failed(c, result_, what);                                                                  \
     } while (0)
-tess_status ops_cuda_narrow_in(const cuda_ops *, const float *x, uint16_t *y,
-                               /* The functions …_in are called between enter and leave. */
-                               uint64_t elems);
+/* The functions …_in are called between enter and leave. */
+tess_status ops_cuda_narrow_in(const cuda_ops *, const float *x, uint16_t *y, uint64_t elems);
 tess_status ops_cuda_zero_in(const cuda_ops *, void *x, uint64_t bytes);
 /** Sums the columns of `samples` samples of `rows` rows each. */
 tess_status ops_cuda_sample_sums_in(const cuda_ops *, const float *x, float *y, uint64_t samples, uint64_t rows,
@@ -177,7 +176,7 @@ tess_status ops_cuda_product(const cuda_ops *, const ops_product *, void *worksp
 tess_status ops_cuda_product_failed(const cuda_ops *, cublasStatus_t, const ops_product *);
 
 /* ---- epilogues.c ------------------------------------------------------------------------------- */
-typedef struct { /* as in ops_factors */
+typedef struct { /* fields of ops_factors */
     const void *bias, *through;
     void *before;
     int32_t gelu;

@@ -40,7 +40,7 @@ TESS_FN uint64_t ops_mod(uint64_t a, uint64_t b) {
 #define OPS_BODY(name)                                                                                                 \
     TESS_FN void ops_body_##name(const ops_args_##name *a, uint32_t block, uint32_t thread, int phase, double *room)
 #if defined(__CUDACC__)
-#define OPS_ROLLED _Pragma("unroll 1") /* for loops whose unrolling costs registers and gains nothing */
+#define OPS_ROLLED _Pragma("unroll 1") /* unrolling would cost registers and gain nothing */
 #else
 #define OPS_ROLLED
 #endif

@@ -17,14 +17,14 @@ typedef struct { /* qkv[batch, time, heads + 2 · kv_heads, size]; y[batch, time
 } ops_args_attend;
 typedef struct { /* blocks of queries precede blocks of keys */
     const uint16_t *qkv, *y, *dy;
-    /* If table is not null, the gradients of queries and keys are turned back by it. */
+    /* A table that is not null turns the gradients of queries and keys back. */
     const float *lse, *table;
     uint16_t *dqkv;
     int32_t batch, time, heads, kv_heads, size, tiles, vector, window;
     float scale, cap;
 } ops_args_attend_backward;
 
-typedef struct { /* which keys a query sees: from attend_first_key to itself */
+typedef struct { /* a query sees the keys from attend_first_key to itself */
     int window;
     float scale, over_cap, cap_over; /* over_cap: scale / cap, or 0 without a cap; cap_over: cap / scale */
 } attend_sight;

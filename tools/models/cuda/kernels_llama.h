@@ -14,7 +14,7 @@ typedef struct { /* in place: row r is at position first + r mod time; its pair 
     int32_t half;
     float scale;  /* factor of the turned elements */
     float *table; /* null: not written; otherwise cosine and sine of each pair for the first `time` rows */
-    double turns[OPS_ROTATE_MOST]; /* in turns of a circle */
+    double turns[OPS_ROTATE_MOST]; /* the unit is a turn of a circle */
 } ops_args_rotate;
 TESS_FN void ops_rotate_head(const ops_args_rotate *a, uint64_t at, uint64_t n, const float *c, const float *s) {
     int vector = ops_is_vector(a->pairs) && ops_is_vector(a->pitch);

@@ -63,14 +63,14 @@ struct decoder_family {
     int32_t gelu;                                 /* the gate's activation is GELU, otherwise SiLU */
     int32_t scaled;                               /* embeddings are multiplied by the root of the width */
     const char *embed, *positions;                /* tables; positions null: rotary positions turn queries and keys */
-    const char *layer, *halves[DECODER_PARTS][2]; /* for each half the larger module, and its normalisation */
+    const char *layer, *halves[DECODER_PARTS][2]; /* the larger module of each half, and its normalisation */
     const char *norm_w, *norm_b;                  /* the head's normalisation; norm_b null: none */
     const decoder_param *params;
     int32_t n_params;
 };
 typedef struct decoder_family decoder_family;
 
-/* Which keys a query sees: from decoder_first_key to itself. */
+/* A query sees the keys from decoder_first_key to itself. */
 typedef struct {
     int64_t window;   /* number of keys, including itself; 0: all */
     float scale, cap; /* scale: factor of scores; cap: scores become cap · tanh(score / cap); 0: no cap */
@@ -122,7 +122,7 @@ struct decoder {
     float adapter_scale;
     uint32_t table;           /* storage format of the table of tokens; STORED_F32: the dtype of tensors */
     decoder_layer *layers;    /* [layer][part] */
-    int64_t filled, position; /* of a sequence: number of positions so far, and the current one */
+    int64_t filled, position; /* the sequence's number of positions so far, and the current one */
     /* Only on the CPU: */
     decoder_linears p;
     uint64_t attention_bytes; /* scratch of all threads */
@@ -253,7 +253,7 @@ struct decoder_operators {
     /* Backward operators. Each also computes the gradients of the parameters that its forward reads. */
     tess_status (*activate_backward)(decoder_chunk *);          /* gradient of the output → gate and up */
     tess_status (*attend_backward)(decoder_chunk *);            /* gradient of the middle → qkv */
-    tess_status (*project_backward)(decoder_chunk *, int half); /* those → input of the half */
+    tess_status (*project_backward)(decoder_chunk *, int half); /* gradient of the half's input */
     tess_status (*sequence_begin)(model *, uint64_t *bytes);    /* as model_sequence_begin */
     void (*sequence_end)(model *);
 };

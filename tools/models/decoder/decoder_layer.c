@@ -155,7 +155,7 @@ static void normalise_heads(const decoder_chunk *c) {
 typedef struct { /* y = x · w^T + b */
     const decoder_linear *l;
     int w, b;
-    void *y; /* or its gradient */
+    void *y; /* y or its gradient */
     int64_t width;
 } linear;
 

@@ -12,7 +12,7 @@ enum {
     LEAST_ROWS = 128,
     MOST_ROWS = 512 /* rows of a chunk */,
     HEAD_BYTES = 32 << 20 /* bytes of a chunk's logits */,
-    HEAD_ROWS = 64 /* at least, if the batch has as many */
+    HEAD_ROWS = 64 /* minimum, if the batch has as many */
 };
 
 /* ---- sizes ------------------------------------------------------------------------------------------- */

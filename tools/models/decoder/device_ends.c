@@ -82,10 +82,10 @@ typedef struct {
     const device_decoder *g;
     const tess_block_call *call;
     decoder_ends e;
-    void *dlogits;    /* of one chunk */
+    void *dlogits;    /* one chunk's gradient */
     float *stats;     /* statistics of the normalisation */
     float *row_stats; /* maxima and sums of the logits; kept if the gradient is not */
-    float *logits;    /* of one chunk */
+    float *logits;    /* one chunk's */
     char *normal, *d; /* both of all rows; d: the gradient of `normal` */
     int32_t *targets;
     void *losses;
