@@ -35,7 +35,7 @@ static uint64_t writable_bytes(uint64_t threads) {
     }
     if (f)
         fclose(f);
-    const uint64_t missing = threads > sure + 1 ? threads - 1 - sure : 0; /* the first thread's is another */
+    const uint64_t missing = threads > sure + 1 ? threads - 1 - sure : 0; /* without the main thread's stack */
     return total - (sure + (perhaps < missing ? perhaps : missing)) * stack;
 }
 
