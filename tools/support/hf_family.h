@@ -57,7 +57,7 @@ enum {           /* kinds of members; null counts as absent */
        HF_EMPTY,       /* an object without members */
        HF_ROPE,        /* an object of rope_fields, a type, and that type's fields */
        HF_OBJECT,      /* an object of the fields `inner` */
-       HF_LAYER_TYPES, /* "sliding_attention" or "full_attention" for each layer; it sets `from` and `every` */
+       HF_LAYER_TYPES, /* "sliding_attention" or "full_attention" for each layer; must follow from `from` and `every` */
        HF_IGNORED
 };
 typedef struct hf_field {

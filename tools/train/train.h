@@ -110,7 +110,7 @@ struct train_run {
     train_late late;
     int watched;             /* rank 0 writes spans of the first steps */
     int32_t mirror;          /* steps between images in memory; 0: none */
-    double over;             /* when the latest step was over; 0: never */
+    double over;             /* time at which the latest step ended; 0: none has ended */
     int saving;              /* 1: a checkpoint is being written */
     tess_status save_failed; /* status of the last checkpoint if the disk refused it */
     int interrupted;         /* the signal that ended the loop; 0: none */

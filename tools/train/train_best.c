@@ -30,7 +30,7 @@ int train_best_is_now(const train_run *r) {
     return r->best.n && isfinite(r->best.loss) && r->best.step == r->steps_done;
 }
 
-/* After a recovery to before its last evaluation, a run reaches that again before it ends. */
+/* A recovery may go back behind the last evaluation. The run then ends when it reaches that again. */
 int train_best_stops(const train_run *r) {
     return r->s.patience && r->best.without >= r->s.patience && r->steps_done >= r->best.last;
 }

@@ -13,7 +13,7 @@ tess_status train_agree(train_run *r, tess_status mine) {
     if (r->joins) /* the others have done this before */
         return mine;
     tess_status status = tess_agree(r->t, mine);
-    if (status != TESS_OK && r->ranks > 1) /* rank 2 itself prints "rank 2: …" */
+    if (status != TESS_OK && r->ranks > 1) /* the rank that failed prints its message itself */
         sscanf(tess_last_error(), "rank %d:", &first);
     return first == r->rank ? status : tess_fail(status, "%s", "");
 }

@@ -44,7 +44,7 @@ static void convbn_fill(const train_run *r, uint64_t step, int32_t k, void *batc
     fill_images(r, first + tool_sampler_slot(&r->task.sampler, r->rank, k), batch);
 }
 
-/* Evaluates on batches that training has not seen. */
+/* Fills a batch that training has not seen. */
 static void convbn_fill_eval(const train_run *r, uint64_t i, void *batch) {
     fill_images(r, (UINT64_C(1) << 63) + i, batch);
 }

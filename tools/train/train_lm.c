@@ -31,7 +31,7 @@ static tess_status open_tokenizer(train_run *r) {
     return r->s.tokenizer || tokenizer_reads(file) ? tokenizer_open(file, &r->task.tokenizer) : TESS_OK;
 }
 
-/* Bytes serve as tokens only if the model has these 256 and no tokenizer. A tokenizer would give them other numbers. */
+/* Bytes serve as tokens only if the model has all 256 and no tokenizer. A tokenizer would give them other numbers. */
 static tess_status check_bytes(const train_run *r, const char *data, int64_t vocabulary) {
     char tokenizer[PATH_MAX];
     if (find_tokenizer(r, tokenizer))

@@ -9,7 +9,7 @@ tess_status train_lora_shard(train_run *, tess_range_fn fill, void *user);
 /** [C] Exports the adapters to s.export_to as a peft folder. */
 tess_status train_lora_export(train_run *);
 
-/** Adds the adapters' products to their matrices for an export. */
+/** State of an export that adds the adapters' products to their matrices. */
 typedef struct train_lora_merge train_lora_merge;
 tess_status train_lora_merge_open(train_run *, train_lora_merge **out); /* [C] */
 /** Computes the merged values of this range in fp32. `elems` is 0 for an adapter and for an incomplete block. */

@@ -195,7 +195,6 @@ void train_output_patience(train_run *r) {
                           r->steps_done, r->best.without, r->best.loss, r->best.step);
 }
 
-/* Keeps printable ASCII, newlines and tabs for a terminal, and replaces other bytes by a dot. */
 void train_output_checkpoint(train_run *r, const tess_checkpoint_info *info) {
     json_out *j = &r->json;
     if (!train_output_json(r))
@@ -228,6 +227,7 @@ void train_output_recovery(train_run *r, const tess_recovery *got) {
     train_output_end(r);
 }
 
+/* A terminal gets printable ASCII, newlines and tabs. Other bytes become dots. */
 static int is_shown(int32_t c) {
     return (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t';
 }
