@@ -24,8 +24,9 @@ uint64_t tool_alloc_own(void);
 /** Reads object number `i` of those that called. Returns 0 past the last. */
 int tool_alloc_library_at(size_t i, tool_alloc_library *out);
 
-/** Returns the most bytes that Tessera's own objects have had mapped at one time, which are the arenas. It counts
- * system calls, not the engine's figures. The peak includes the ends that are cut off to align a mapping. */
+/** Returns the most bytes that Tessera's own objects have had mapped at one time since the program started. These are
+ * the arenas. It counts system calls, not the engine's figures. The peak includes the ends cut off to align a mapping.
+ */
 uint64_t tool_alloc_mapped_peak(void);
 uint64_t tool_alloc_mapped(void); /* bytes mapped now */
 
