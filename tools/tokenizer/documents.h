@@ -13,8 +13,8 @@ typedef struct {
 } document;
 
 typedef struct documents documents;
-/** The paths must outlive it. Unless `samples` is set, it refuses samples. TESS_E_DATA names the path that cannot be
- * read. */
+/** The paths must outlive it. documents_next refuses samples unless `samples` is set. TESS_E_DATA names the path that
+ * cannot be read. */
 tess_status documents_open(const char *const *paths, size_t n, int samples, documents **out);
 void documents_close(documents *); /* null is fine */
 /** Reads the next document. The caller frees its text. TESS_E_DATA names file and line. */

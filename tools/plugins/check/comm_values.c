@@ -139,7 +139,7 @@ static void check_result(comm_rank *r, const struct call *x) {
     if (x->c.op == TESS_BROADCAST && r->rank == x->c.root && !x->in_place)
         return; /* the other ranks' recv is unused */
     for (uint64_t i = 0; i < n; i++) {
-        /* Of long results only the first and last thousand elements and some between are compared. */
+        /* A long result is compared in its first and last thousand elements and some between. */
         if (n > 100000 && i > 1000 && i < n - 1000 && i % 61 != 0)
             continue;
         ref_value(x->c.recv_dtype, EARLIER, i, x->exact, old);

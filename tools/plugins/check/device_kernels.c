@@ -33,8 +33,8 @@ static void moved_back(void *host, uint64_t bytes) {
     }
 }
 
-/* Output, second output and states must come back in the order in which they were moved, because `buffers` is a
- * list. */
+/* Output, second output and states must come back in the order in which they went, because moved_back takes `buffers`
+ * in order. */
 static void run_on_device(job *j) {
     tess_kernel k = j->kernel;
     tess_need need = { .struct_size = sizeof need };
