@@ -71,11 +71,15 @@ static inline float largest(const float *x, uint64_t n) {
     return most;
 }
 
+/* A second moment above 0 gets a code above 0: a step would divide what is left of the first one by eps alone. */
 static inline void store(const codes *c, const float *x, const block *b, int moment) {
     const float most = largest(x, b->elems);
+    const uint8_t zero = codes_nearest(c, 0);
     *b->most[moment] = most;
-    for (uint64_t i = 0; i < b->elems; i++)
-        b->code[moment][i] = most > 0 ? codes_nearest(c, x[i] / most) : codes_nearest(c, 0);
+    for (uint64_t i = 0; i < b->elems; i++) {
+        uint8_t code = most > 0 ? codes_nearest(c, x[i] / most) : zero;
+        b->code[moment][i] = (uint8_t)(code + (moment == 1 && code == zero && x[i] > 0));
+    }
 }
 
 static inline __attribute__((always_inline)) void step_block(const codes of[2], const tess_step_constants *constants,
