@@ -101,7 +101,7 @@ OPS_BODY(maxpool) {
         int64_t channel = (int64_t)i % c, place = (int64_t)i / c % (h * w), n = (int64_t)i / (c * h * w), best = 0;
         const float *image = a->x + n * a->height * a->width * c + channel;
         float most = image[ops_window_place(a->width, c, place / w, place % w, 0)];
-        for (int k = 1; k < 4; k++) { /* of equal values the first wins */
+        for (int k = 1; k < 4; k++) { /* the first of equal values wins */
             float v = image[ops_window_place(a->width, c, place / w, place % w, k)];
             best = v > most ? k : best;
             most = v > most ? v : most;
