@@ -113,7 +113,8 @@ const char *tess__category_name(uint32_t category) {
                                          "fragmentation",
                                          "snapshot",
                                          "mirror",
-                                         "parameter copy" };
+                                         "parameter copy",
+                                         "optimizer scratch" };
     return category < sizeof names / sizeof names[0] ? names[category] : "?";
 }
 
