@@ -406,6 +406,15 @@ static double optimizer_bytes(const tess__group *g) {
            2 * (double)tess__states_of(g, g->shard_elems);
 }
 
+/* The owner with the most work decides, with five steps of three products each, as Muon makes them. What another
+ * optimizer does with a matrix, nobody says. */
+static double matrices_seconds(const sim *s, int32_t group) {
+    const int steps = 5, products = 3;
+    double most, all;
+    tess__matrices_balance(s->in->layout, s->in->setup->shard_ranks, group, &most, &all);
+    return over(2.0 * steps * products * most, s->in->machine->flops_per_second[TESS_F32] * threads(s));
+}
+
 /* The sum over microbatches of one shard: the part is read, the sum read and written. */
 static double sum_bytes(const sim *s, const tess__group *g) {
     return (double)g->shard_elems * 4 * (s->in->setup->accum == 1 || sums_at_end(s) ? 2 : 3);
@@ -488,6 +497,16 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     case TESS__NORM_REDUCE:
     case TESS__SHARE_BUFFERS: return post_and_wait(s, in);
     case TESS__OPTIMIZE: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, optimizer_bytes(&l->groups[i]));
+    case TESS__UPDATE_MAKE:
+    case TESS__UPDATE_APPLY: /* between them the bytes of a step, and the update written and read */
+        return run_work(s, in, NULL,
+                        kernel_seconds(s, MACHINE_RATE_OPTIMIZER,
+                                       optimizer_bytes(&l->groups[i]) / 2 + (double)l->groups[i].shard_elems * 4));
+    case TESS__COLLECT: return post_collective(s, in, &s->gather[i]);
+    case TESS__COLLECT_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD), in, &s->gather[i]);
+    case TESS__MATRIX: return run_work(s, in, NULL, matrices_seconds(s, i));
+    case TESS__RETURN: return post_collective(s, in, &s->reduce[i]);
+    case TESS__RETURN_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD_SUMS), in, &s->reduce[i]);
     case TESS__PREFETCH: return fetch_group(s, in);
     case TESS__PREFETCH_WAIT: return wait_for_job(s, UP, in, &s->fetched[i]);
     case TESS__HOST_WAIT: return wait_for_job(s, DOWN, in, &s->on_host[i]);
