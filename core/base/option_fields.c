@@ -174,7 +174,7 @@ static tess_status add_settings(tess__given *s, const tess_options *o) {
 tess_status tess__given_of(const tess_options *o, tess__given *out) {
     *out = (tess__given){ .wins = (o->flags & TESS_OPTIONS_WIN) != 0 };
     if (o->flags & ~(uint32_t)(TESS_OPTIONS_WIN | TESS_OPTIONS_STEP_IN_PASS | TESS_OPTIONS_NO_CLIP | TESS_OPTIONS_LATE |
-                               TESS_OPTIONS_REPEAT))
+                               TESS_OPTIONS_REPEAT | TESS_OPTIONS_LOSS_SCALE))
         return tess__fail(TESS_E_INVALID, "tess_open: unknown flags 0x%x", o->flags);
     if (o->n_settings > MOST_SETTINGS || (o->n_settings && !o->settings))
         return tess__fail(TESS_E_INVALID, "tess_open: %u settings%s, at most %d are possible", o->n_settings,

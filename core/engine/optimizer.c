@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The optimizer step on shards, the gradient norm, clipping. */
 #include "finite.h"
+#include "scaler.h"
 
 #include "base/status.h"
 
@@ -91,13 +92,13 @@ tess_status tess__step_begin(tess *t, const tess_optimizer_options *o) {
         TRY(tess__look_at_last_norm(t));
         TRY(tess__look_at_steps(t));
     }
-    t->step.grad_scale = or_else(o->grad_scale, 1);
+    t->step.grad_scale = or_else(o->grad_scale, 1) * tess__unscale(t);
     t->step.skips = t->step.has_norm = 0;
     t->step.norm_limbs = NULL;
     t->step.said = *o;
     t->step.kernel = (tess_optimizer){ .struct_size = sizeof t->step.kernel,
                                        .optimizer = kernel,
-                                       .step = o->step ? o->step : t->step.steps_done + 1,
+                                       .step = o->step ? o->step : t->step.steps_done + 1 - t->scaler.now.skipped,
                                        .beta1 = or_else(o->beta1, 0.9f),
                                        .beta2 = or_else(o->beta2, 0.999f),
                                        .rho = or_else(o->rho, 0.9f),
@@ -135,7 +136,7 @@ static tess_status get_grad_norm(tess *t, float *out) {
     if (!out)
         return tess__fail(TESS_E_INVALID, "tess_grad_norm: there is no place for the norm");
     TRY(tess__step_ready(t, "tess_grad_norm"));
-    t->step.grad_scale = 1;
+    t->step.grad_scale = tess__unscale(t);
     TRY(tess__run_program(t, &t->plan.programs[TESS__P_NORM]));
     *out = (float)t->step.norm;
     return TESS_OK;
