@@ -159,7 +159,7 @@ static tess_status judge_not_finite(tess *t) {
         return t->settings.on_nan == TESS__NAN_SKIP ? decide(t, NULL) : TESS_OK;
     TRY(find_among_ranks(t, TESS_OF_GRAD, where, sizeof where));
     if (t->scaler.now.scale > 0)
-        snprintf(scale, sizeof scale, " with losses times %g, the least scale", t->scaler.now.scale);
+        snprintf(scale, sizeof scale, " with losses times %.9g, the least scale", t->scaler.now.scale);
     snprintf(what, sizeof what, "step %llu: the gradient norm is %g%s%s", (unsigned long long)this_step(t),
              unsigned_nan(t->step.norm), scale, where);
     return decide(t, what);

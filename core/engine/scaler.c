@@ -21,11 +21,12 @@ static tess_status check(const tess *t, const tess_loss_scaling *h) {
     int good = is_power_of_two(h->init) && is_power_of_two(h->least) && h->least <= h->init &&
                is_power_of_two(h->growth) && h->growth > 1 && is_power_of_two(h->backoff) && h->backoff < 1;
     if (!good)
-        return tess__fail(TESS_E_INVALID,
-                          "TESSERA_PRECISION=%s: a loss scale from %g, times %g or %g, at least %g: expected powers of "
-                          "two, and init >= least > 0, growth > 1 > backoff > 0",
-                          t->selection.text[TESS_KIND_PRECISION], (double)h->init, (double)h->growth,
-                          (double)h->backoff, (double)h->least);
+        return tess__fail(
+            TESS_E_INVALID,
+            "TESSERA_PRECISION=%s: a loss scale from %.9g, times %.9g or %.9g, at least %.9g: expected powers of "
+            "two, and init >= least > 0, growth > 1 > backoff > 0",
+            t->selection.text[TESS_KIND_PRECISION], (double)h->init, (double)h->growth, (double)h->backoff,
+            (double)h->least);
     if (!(t->settings.options.flags & TESS_OPTIONS_LOSS_SCALE))
         return tess__fail(TESS_E_UNSUPPORTED,
                           "TESSERA_PRECISION=%s scales losses, and this program does not say that its backward does: "
@@ -83,7 +84,8 @@ static int back_off(tess *t) {
     t->step.skips = 1;
     t->step.n_skipped++;
     if (t->comms.world.rank == 0)
-        tess__log(TESS_LOG_INFO, "step %llu: gradients overflow with losses times %g; it is left out, %g from here on",
+        tess__log(TESS_LOG_INFO,
+                  "step %llu: gradients overflow with losses times %.9g; it is left out, %.9g from here on",
                   (unsigned long long)(t->step.steps_done + 1), before, now->scale);
     return 1;
 }
