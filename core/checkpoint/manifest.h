@@ -7,13 +7,19 @@
 #include "lineage.h"
 #include "safetensors.h"
 
-enum { TESS__MANIFEST_VERSION = 3, TESS__CHUNK_BYTES = 4 << 20, TESS__FILE_NAME = 64 };
+enum { TESS__MANIFEST_VERSION = 4, TESS__CHUNK_BYTES = 4 << 20, TESS__FILE_NAME = 64 };
 
 typedef struct {
     char name[TESS__FILE_NAME]; /* within the checkpoint's directory */
     uint64_t bytes, n_sums;
     uint8_t (*sums)[TESS__SUM_BYTES]; /* of its chunks */
 } tess__data_file;
+
+typedef struct { /* of losses, in fp16 */
+    double scale;  /* 0: none */
+    uint64_t good; /* finite steps since it changed */
+    uint64_t skipped;
+} tess__loss_scale;
 
 typedef struct {
     uint64_t step, chunk_bytes, generation;
@@ -24,6 +30,7 @@ typedef struct {
     int not_finite;               /* a parameter, a buffer or a state is NaN or infinite */
     int has_score;                /* one without is of version 2, which older tesseras read */
     double score;                 /* lowest is best; finite */
+    tess__loss_scale loss_scale;  /* one without is of version 3 or 2 */
     char writer[32], optimizer[32], strategy[64], precision[64];
     uint64_t n_states;
     uint64_t n_files, n_params;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "state.h"
+#include "scaler.h"
 
 #include "control/host_id.h"
 #include "base/log.h"
@@ -145,6 +145,7 @@ static tess_status start_engine(tess *t) {
     t->memory.strict = t->settings.strict;
     t->comms.timeout_ns = t->settings.timeout_ns;
     TRY(open_plugins(t));
+    TRY(tess__scaler_open(t));
     TRY(tess__given_check(&t->settings.given));
     int planned = t->settings.plan_only && !t->settings.options.plan_only; /* tessera plan -- PROGRAM warns itself */
     if (t->comms.world.rank == 0 && !planned)

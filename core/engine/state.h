@@ -3,6 +3,7 @@
 #ifndef TESS_ENGINE_H
 #define TESS_ENGINE_H
 #include "base/option_fields.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/settle.h"
 #include "runtime/comms.h"
 #include "runtime/graphs.h"
@@ -52,6 +53,13 @@ typedef struct {                     /* the running pass */
     uint64_t n_recompiles;
 } tess__pass_run;
 
+typedef struct { /* of losses, where the precision scales them: scaler.c */
+    tess_loss_scaling how; /* init 0: it does not */
+    tess__loss_scale now;
+    tess__loss_scale imaged[2]; /* of the last two images, the newest first */
+    int64_t imaged_step[2];
+} tess__scaler;
+
 typedef struct {               /* recovery in memory */
     int64_t own[2];            /* the step of each of this rank's images; -1: none, or torn */
     int64_t copy[2];           /* the same of those that it keeps for another rank */
@@ -95,6 +103,7 @@ struct tess {
     tess__graphs graphs;
     tess__pass_run pass;
     tess__step step;
+    tess__scaler scaler;
     tess__mirror mirror;
     struct tess__saver *saver; /* saving/checkpoint.c; null: nothing was saved yet */
     tess__past past;           /* what was loaded, and whose checkpoints this run writes; the same on all ranks */

@@ -87,9 +87,10 @@ static tess_status take_params(direct *d) {
         int32_t of = original(desc, i);
         d->params[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(float)) : d->params[of];
         d->grads[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(float)) : d->grads[of];
-        if (d->m->options.precision == TESS_BF16 && !p->is_buffer)
+        int is_half = d->m->options.precision != TESS_F32 && !p->is_buffer;
+        if (is_half)
             d->halves[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(uint16_t)) : d->halves[of];
-        if (!d->params[i] || !d->grads[i] || (d->m->options.precision == TESS_BF16 && !p->is_buffer && !d->halves[i]))
+        if (!d->params[i] || !d->grads[i] || (is_half && !d->halves[i]))
             return tess_fail(TESS_E_NOMEM, "out of memory for %s", p->name);
         tess_range all = { .struct_size = sizeof all, .param = i, .tag = (uint64_t)i, .name = p->name };
         all.slice_elems = all.elems = (uint64_t)p->elems;
@@ -211,7 +212,7 @@ static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_bloc
         memset(d->scratch, 0xFF, d->scratch_bytes);
 }
 
-/* Rounds the fp32 parameters to the bf16 that the blocks read. */
+/* Rounds the fp32 parameters to the bf16 or fp16 that the blocks read. */
 static tess_status round_params(direct *d) {
     const model_desc *desc = &d->m->desc;
     for (int32_t i = 0; i < desc->n_params; i++)

@@ -119,8 +119,8 @@ static tool_planner planner_of(const train_settings *s) {
 /* A run steps in its last microbatch's pass, and clips in every step or in none. */
 static uint32_t promises_of(const train_settings *s) {
     if (s->steps_apart)
-        return 0;
-    return TESS_OPTIONS_LATE | TESS_OPTIONS_REPEAT | TESS_OPTIONS_STEP_IN_PASS |
+        return TESS_OPTIONS_LOSS_SCALE;
+    return TESS_OPTIONS_LOSS_SCALE | TESS_OPTIONS_LATE | TESS_OPTIONS_REPEAT | TESS_OPTIONS_STEP_IN_PASS |
            (s->clip > 0 ? 0 : TESS_OPTIONS_NO_CLIP);
 }
 

@@ -74,6 +74,7 @@ static tess_status plan_from_file(const char *path, int32_t ranks, tess **t, pla
     tess_options o = { .struct_size = sizeof o,
                        .pointer_mem = UINT32_MAX, /* none of the file's code runs, so any device works */
                        .plan_only = 1,
+                       .flags = TESS_OPTIONS_LOSS_SCALE, /* a file's dtypes decide whether it is read in fp16 */
                        .ranks = ranks,
                        .momentum = (float)momentum,
                        .plan_alternative = tool_plan_alternative,

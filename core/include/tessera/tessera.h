@@ -62,8 +62,10 @@ enum { /* tess_options.flags */
     TESS_OPTIONS_WIN = 1,         /* what is set there wins over the environment, as a command line does */
     TESS_OPTIONS_STEP_IN_PASS = 2, /* blocks, one microbatch per step: each training pass is a tess_run with its step.
                                     * Nothing is planned that would see gradients between them; another pass is refused */
-    TESS_OPTIONS_NO_CLIP = 4       /* and without clipping, which is then refused: a sharded gradient is planned from its
+    TESS_OPTIONS_NO_CLIP = 4,      /* and without clipping, which is then refused: a sharded gradient is planned from its
                                     * reduction to the step of its unit, not for the whole step. More flags: gpu.h */
+    TESS_OPTIONS_LOSS_SCALE = 32 /* backward multiplies the gradient of the loss by tess_loss_scale, or by loss_scale of
+                                  * tess_block_call. Without it a precision that scales losses (fp16) is refused */
 };
 typedef struct { /* the environment wins over these, unless flags say otherwise: docs/variables.md */
     uint32_t struct_size;
@@ -178,7 +180,7 @@ typedef struct { /* one call of a block; pointers hold during the call */
     uint32_t struct_size;
     uint32_t pass; /* TESS_PASS_… */
     uint32_t recompute;     /* 1: this forward runs again for the backward that follows; no side effects */
-    uint32_t compute_dtype; /* of params: TESS_F32 or TESS_BF16 */
+    uint32_t compute_dtype; /* of params: TESS_F32, TESS_BF16 or TESS_F16 */
     uint64_t step;        /* optimizer steps done before this one */
     uint64_t microbatch;  /* global index of the microbatch in the step: same for the same data whatever W and K */
     const void *const *params; /* the block's parameters in declaration order, compute dtype */
@@ -192,6 +194,7 @@ typedef struct { /* one call of a block; pointers hold during the call */
     const void *grad_output; /* backward: of output; null in the last block */
     void *grad_input;        /* backward: write (not add); null in the first block */
     uint32_t selective;      /* training: 1: `saved` has selective_saved_bytes */
+    float loss_scale;        /* backward of the block that has the loss: multiplies its gradient. 1 unless losses are scaled */
 } tess_block_call;
 typedef tess_status (*tess_block_fn)(void *user, const tess_block_call *);
 enum {
@@ -240,6 +243,11 @@ typedef struct {
 TESS_API tess_status tess_step(tess *, const tess_optimizer_options *);
 TESS_API tess_status tess_grad_norm(tess *, float *out); /* [C] of the averaged gradient, same bits everywhere */
 TESS_API tess_status tess_grad_drop(tess *);             /* [C] skip this update */
+/** What backward multiplies the gradient of the loss by, where the precision scales losses (fp16): a power of two, the same
+ * on all ranks; else 1. It changes in tess_step and tess_update alone, as PyTorch's GradScaler does. Everything that the
+ * engine shows of gradients is unscaled: what tess_step and an optimizer of one's own see, norms, TESS_OF_GRAD. A step whose
+ * gradients are not finite changes nothing but the scale, and counts as done, but not in bias corrections. */
+TESS_API float tess_loss_scale(const tess *);
 /** Optimizer steps done, which bias correction counts. A checkpoint saves it with the moments; set it after tess_shard
  * on every rank alike, or a resumed run begins its bias correction anew. */
 TESS_API uint64_t tess_steps_done(const tess *);

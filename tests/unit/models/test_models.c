@@ -196,6 +196,24 @@ static void test_models__bf16_losses_follow_pytorch(void **state) {
         }
 }
 
+/* fp16 has eight times the digits of bf16, so that it is held to the exact run. */
+static void test_models__fp16_losses_follow_pytorch(void **state) {
+    (void)state;
+    for (int c = 1; c < 4; c++) {
+        losses expected = load_losses(trainings[c].name, 1);
+        follower f = follow_open(&trainings[c], "auto", 1, TESS_F16);
+        double worst = 0;
+        assert_non_null(strstr(f.r.m->operators, "fp16 as fp32 rounded at block boundaries"));
+        for (uint64_t step = 0; step <= LAST; step++) {
+            worst = fmax(worst, fabs(follow_pass(&f, step) / expected.fp64[step] - 1));
+            optimizer_step(&f.r, &trainings[c], 1, step, f.state);
+        }
+        print_message("%-24s fp16: loss at most %.2g off in %d steps\n", trainings[c].name, worst, LAST);
+        assert_true(worst > 0 && worst <= 2e-3);
+        follow_close(&f);
+    }
+}
+
 static void test_models__bf16_activations_take_half_the_bytes(void **state) {
     model_options o = { .operators = "plain" }, h = { .operators = "plain", .precision = TESS_BF16 };
     run wide = run_create("gpt", &o), half = run_create("gpt", &h);
@@ -236,9 +254,9 @@ static void test_models__parameters_of_another_dtype_are_refused(void **state) {
     model *m = NULL;
     (void)state;
     assert_int_equal(b->forward(b->user, &call), TESS_E_UNSUPPORTED);
-    assert_string_equal(tess_last_error(), "block linear: parameters come in dtype 7, the model was made for bf16");
-    assert_int_equal(model_create("linear", &(model_options){ .precision = TESS_F16 }, &m), TESS_E_INVALID);
-    assert_string_equal(tess_last_error(), "precision 5: expected f32 or bf16");
+    assert_string_equal(tess_last_error(), "block linear: parameters come in dtype 7, the model was made for 6");
+    assert_int_equal(model_create("linear", &(model_options){ .precision = TESS_F64 }, &m), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "precision 8: expected f32, bf16 or f16");
     run_destroy(&r);
 }
 
@@ -250,6 +268,7 @@ int main(void) {
         cmocka_unit_test(test_models__gpt_with_its_own_head_follows_pytorch),
         cmocka_unit_test(test_models__convbn_sgd_follows_pytorch),
         cmocka_unit_test(test_models__bf16_losses_follow_pytorch),
+        cmocka_unit_test(test_models__fp16_losses_follow_pytorch),
         cmocka_unit_test(test_models__bf16_activations_take_half_the_bytes),
         cmocka_unit_test(test_models__onednn_has_every_product_of_a_decoder),
         cmocka_unit_test(test_models__parameters_of_another_dtype_are_refused),
