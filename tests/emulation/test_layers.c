@@ -286,6 +286,30 @@ static void embed(uint64_t n, uint64_t w, int half) {
     compare(WHAT("%d rows of %d, half %d", (int)rows, (int)w, half));
 }
 
+/* Rows of a frozen matrix. */
+static void stored(uint64_t w, uint32_t kind, int half) {
+    uint64_t rows = 17, elems = 11 * w, blocks = over(elems, 64), bytes = kind == OPS_STORED_NF4 ? 36 : 68;
+    ops_args_stored a = { .ids = numbers(rows, 11), .elems = rows * w, .width = w, .kind = kind, .half = half };
+    uint8_t *from = kind >= OPS_STORED_INT8 ? array(blocks * bytes) : factors(elems, kind != OPS_STORED_F32, 1);
+    for (uint64_t i = 0; kind >= OPS_STORED_INT8 && i < blocks * bytes; i++)
+        from[i] = (uint8_t)(i * 89);
+    for (uint64_t i = 0; kind >= OPS_STORED_INT8 && i < blocks; i++)
+        memcpy(from + i * bytes, &(float){ 0.5f + (float)i }, 4);
+    a.from = from, a.y = array(rows * w * 4), a.vector = ops_is_vector(w);
+    ops_args_stored all = a;
+    all.ids = NULL, all.elems = elems, all.y = array(elems * 4);
+    OPS(stored, a, over(a.elems, 8 * OPS_BLOCK));
+    OPS(stored, all, over(elems, 8 * OPS_BLOCK));
+    compare(WHAT("rows of %d, kind %d, half %d", (int)w, (int)kind, half));
+}
+
+static void test_layers__frozen_matrices(void **state) {
+    (void)state;
+    for (int half = 0; half < 2; half++)
+        EACH(uint64_t, w, 5, 24, 200)
+        for (uint32_t kind = OPS_STORED_F32; kind <= OPS_STORED_NF4; kind++) stored(w, kind, half);
+}
+
 static void test_layers__elements_and_both_ends(void **state) {
     (void)state;
     for (int half = 0; half < 2; half++)
@@ -459,6 +483,7 @@ int main(void) {
         cmocka_unit_test(test_layers__losses_of_rows_with_minus_infinity),
         cmocka_unit_test(test_layers__cross_entropy_and_its_sum),
         cmocka_unit_test(test_layers__losses_of_single_elements),
+        cmocka_unit_test(test_layers__frozen_matrices),
         cmocka_unit_test(test_layers__elements_and_both_ends),
         cmocka_unit_test(test_layers__heads_and_caps),
         cmocka_unit_test(test_layers__bias_of_a_row_that_is_not_aligned),

@@ -22,6 +22,7 @@ typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns], or y
     const void *through; /* not null: y comes back through the GELU that was taken of this */
     void *again;         /* beside `through`: that GELU, made again */
     int32_t gelu;        /* y = GELU of the product with its bias */
+    float times;         /* of the product, which then has none of the fields from `bias` on; 0: 1 */
 } ops_factors;
 
 typedef struct { /* rows of `width`, of which `time` are a sample */
@@ -70,6 +71,14 @@ typedef struct { /* in place: pair p of each of the heads that a row begins with
 } ops_rotation;
 enum { OPS_ROTATION_MOST = 256 };
 
+typedef struct {   /* y[rows, width] = rows ids[…] of a matrix that rests as stored.h has it */
+    uint32_t kind; /* STORED_… */
+    const void *from;
+    const int32_t *ids; /* null: rows in their order */
+    void *y;
+    uint64_t rows, width;
+} ops_stored;
+
 enum { OPS_COLUMNS_MOST = 8 };
 typedef struct { /* db[c] = the sum of dy's column c; dw[c] that of dy times the normalised x. Null: not wanted */
     const void *x, *dy;
@@ -99,6 +108,12 @@ struct ops_layer_table {
     tess_status (*norm_backward)(ops *, const ops_norm_backward *);
     /** y = dropped(x); nothing at rate 0, and then *out is x, else y. */
     tess_status (*mask)(ops *, const ops_rows *, const ops_dropout *, const void *x, void *y, const void **out);
+    /** y = GELU of x, which may be y. */
+    tess_status (*gelu)(ops *, const void *x, void *y, uint64_t elems);
+    /** dx, which may be dy, and y made again. */
+    tess_status (*gelu_backward)(ops *, const void *x, const void *dy, void *dx, void *y, uint64_t elems);
+    /** The factors that a frozen matrix, or rows of it, are read as. */
+    tess_status (*widen_stored)(ops *, const ops_stored *);
     uint64_t (*columns_need)(uint64_t rows, uint64_t sums); /* scratch; sums: how many dw and db have; [pure] */
     /** At most OPS_COLUMNS_MOST of them, over the same rows. */
     tess_status (*columns)(ops *, const ops_columns *, int32_t n, uint64_t rows, int32_t add, void *scratch);
@@ -127,7 +142,7 @@ struct ops_layer_table {
                                       void *scratch);
     /** Bytes of the table with which attention_backward turns its gradients as it writes them; 0: it takes none. */
     uint64_t (*rotation_need)(const ops *, const ops_attention_shape *);
-    /** position null: none; scale: of the table's rows, 0: 1 */
+    /** ids null: rows of the table in their order; position null: none; scale: of the table's rows, 0: 1 */
     tess_status (*embed)(ops *, const ops_rows *, const int32_t *ids, const void *table, const void *position,
                          float scale, const ops_dropout *, void *y);
     uint64_t (*embed_backward_need)(uint64_t rows);

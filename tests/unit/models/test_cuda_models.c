@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "cuda_driver.h"
+#include "kit/formulas.h"
 #include "tools/models/direct.h"
 
 typedef struct {
@@ -29,7 +30,8 @@ static run make(const char *name, model_options o, const char *operators) {
     assert_int_equal(model_create(name, &o, &r.m), TESS_OK);
     if (r.m->o->t->start)
         assert_int_equal(r.m->o->t->start(r.m->o, &(tess_stream){ .mem = TESS_MEM_CUDA }), TESS_OK);
-    assert_int_equal(direct_create(r.m, 0, &r.d), TESS_OK);
+    if (direct_create(r.m, 0, &r.d) != TESS_OK)
+        fail_msg("%s", tess_last_error());
     assert_non_null(r.result = calloc(1, r.m->desc.result_bytes));
     return r;
 }
@@ -87,7 +89,7 @@ static double worst_of(const run *host, const run *device) {
     for (int twice = 0; twice < 2; twice++)
         for (int32_t i = 0; i < host->m->desc.n_params; i++) {
             const model_param *p = &host->m->desc.params[i];
-            if (p->is_buffer || p->alias_of[0])
+            if (p->is_buffer || p->is_frozen || p->alias_of[0])
                 continue;
             difference d = off_by(host, device, i);
             largest = fmax(largest, d.size);
@@ -102,10 +104,46 @@ static void train_once(run *r, const void *batch, uint32_t pass) {
     assert_int_equal(direct_run(r->d, pass, batch, 3, 0, r->result), TESS_OK);
 }
 
+/* Values at rest, of which `bytes` are uploaded; those behind them stay as they are. */
+static uint64_t rest(const model_param *p, float *x) {
+    uint64_t block_bytes = (uint64_t)stored_block_bytes(p->stored), blocks = (uint64_t)(p->elems + 63) / 64;
+    uint16_t *halves = (uint16_t *)x;
+    uint8_t block[STORED_BLOCK_BYTES];
+    float values[STORED_BLOCK];
+    for (int64_t i = 0; i < p->elems; i++)
+        if (p->stored == STORED_BF16)
+            halves[i] = tess_bf16_of_f32(x[i]);
+        else if (p->stored == STORED_F16)
+            halves[i] = tess_f16_of_f32(x[i]);
+    if (!stored_in_blocks(p->stored))
+        return (uint64_t)p->elems * (p->stored == STORED_F32 ? sizeof *x : sizeof *halves);
+    for (uint64_t b = 0; b < blocks; b++) {
+        for (uint64_t i = 0; i < STORED_BLOCK; i++)
+            values[i] = b * STORED_BLOCK + i < (uint64_t)p->elems ? x[b * STORED_BLOCK + i] : 0;
+        stored_pack(p->stored, values, block);
+        memcpy((uint8_t *)x + b * block_bytes, block, block_bytes);
+    }
+    return blocks * block_bytes;
+}
+
+/* The base at rest and adapters that are not zero, on both sides. */
+static void share_base(run *host, run *device) {
+    for (int32_t i = 0; i < host->m->desc.n_params; i++) {
+        const model_param *p = &host->m->desc.params[i];
+        float *x = direct_param(host->d, i);
+        for (int64_t k = 0; p->is_adapter && k < p->elems; k++)
+            x[k] = (float)((uint64_t)(k + i) * 2654435761u >> 8 & 0xffff) * 0x1p-17f - 0.25f;
+        uint64_t bytes = p->alias_of[0] ? 0 : rest(p, x);
+        assert_int_equal(device->m->o->t->upload(device->m->o, x, direct_param(device->d, i), bytes), TESS_OK);
+    }
+}
+
 static void same(const char *name, model_options o, const char *operators, double within) {
     run host = make(name, o, operators), device = make(name, o, "cuda");
     void *batch = batch_of(host.m);
     double worst = 0;
+    if (o.lora.rank)
+        share_base(&host, &device);
     for (int stores = 0; stores < 2; stores++) { /* as the engine lets it, too */
         device.m->stores_grads = stores && device.m->may_store;
         for (uint32_t pass = TESS_PASS_TRAIN; pass <= TESS_PASS_EVAL; pass++) {
@@ -287,6 +325,41 @@ static void test_cuda_models__agree_with_the_cpus_in_bf16(void **state) {
     same("linear", (model_options){ .batch = 4, .precision = TESS_BF16 }, NULL, 1e-6);
 }
 
+/* Beside every product and beside some; a base in blocks that rows cut, and in rows of whole vectors. */
+static void adapted(const char *name, model_options o, uint32_t stored, const char *operators, double within) {
+    static const char *const some[] = { "c_fc,mlp.c_proj", "v_proj,down_proj", "c_attn,attn.c_proj", "up_proj,o_proj" };
+    int is_gpt = strncmp(name, "gpt", 3) == 0;
+    o.lora = (model_lora){ .rank = 3, .alpha = 5, .matrices = stored };
+    o.lora.tables = stored_in_blocks(stored) ? STORED_BF16 : stored;
+    for (int k = 0; k < 2; k++) {
+        snprintf(o.lora.targets, sizeof o.lora.targets, "%s", some[2 * k + !is_gpt]);
+        same(name, o, operators, within);
+    }
+    memcpy(o.lora.targets, "all-linear", sizeof "all-linear");
+    o.lora.rank = 40; /* more than a row has elements */
+    same(name, o, operators, within);
+}
+
+static void test_cuda_models__adapters_agree_with_the_cpus(void **state) {
+    model_options chunks = stretched_llama, half = small_gpt2;
+    (void)state;
+    chunks.head_rows = 8;
+    for (uint32_t stored = STORED_F32; stored < STORED_KINDS; stored++) {
+        adapted("gpt2", small_gpt2, stored, "plain", 1e-5);
+        adapted("llama", chunks, stored, "plain", 1e-5);
+        adapted(families[CAPPED].name, families[CAPPED].o, stored, "plain", 1e-5);
+    }
+    adapted("qwen2", families[0].o, STORED_NF4, "plain", 1e-5);
+    half.precision = chunks.precision = TESS_BF16;
+    run r = make("linear", (model_options){ .precision = TESS_BF16 }, NULL);
+    int rounds = strstr(r.m->operators, "avx512_core_bf16") || strstr(r.m->operators, "amx");
+    end(&r);
+    for (uint32_t stored = STORED_F32; rounds && stored < STORED_KINDS; stored++) {
+        adapted("gpt2", half, stored, NULL, 0.03);
+        adapted("llama", chunks, stored, NULL, 0.02);
+    }
+}
+
 static void test_cuda_models__same_bits_again(void **state) {
     run one = make("gpt", small_gpt, "cuda"), two = make("gpt", small_gpt, "cuda");
     void *batch = batch_of(one.m);
@@ -418,6 +491,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_f32),
         cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_bf16),
+        cmocka_unit_test(test_cuda_models__adapters_agree_with_the_cpus),
         cmocka_unit_test(test_cuda_models__same_bits_again),
         cmocka_unit_test(test_cuda_models__a_token_beyond_the_vocabulary_is_refused),
         cmocka_unit_test(test_cuda_models__ignored_targets_agree),

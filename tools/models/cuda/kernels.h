@@ -18,6 +18,7 @@
 #include "kernels_loss.h"
 #include "kernels_norm.h"
 #include "kernels_rows.h"
+#include "kernels_stored.h"
 
 /* ---- all of them: name, phases ----------------------------------------------------------------- */
 #define OPS_CUDA_KERNELS(X)                                                                                            \
@@ -59,6 +60,7 @@
     X(rotate, 1)                                                                                                       \
     X(swiglu, 1)                                                                                                       \
     X(swiglu_slopes, 1)                                                                                                \
+    X(stored, 1)                                                                                                       \
     X(sort_ids, 1)                                                                                                     \
     X(embed_slopes, 1)                                                                                                 \
     X(attention_softmax, 3)                                                                                            \

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The operators of a decoder's layer: layer_ops.h. */
 #include "cuda_ops.h"
+#include "tools/models/stored.h"
 #include <tessera/tessera.h>
 
 #include <math.h>
 #include <string.h>
 
 _Static_assert((int)OPS_ROTATE_MOST == (int)OPS_ROTATION_MOST, "pairs of a head");
+_Static_assert((int)OPS_STORED_NF4 == (int)STORED_NF4 && (int)OPS_STORED_BLOCK == (int)STORED_BLOCK, "stored.h");
 
 /* ---- products ---------------------------------------------------------------------------------- */
 static uint64_t product_need(int64_t rows, int64_t columns, int64_t depth) {
@@ -21,12 +23,23 @@ static tess_status add_bias(const cuda_ops *c, const ops_factors *f, const void 
                       .width = (uint64_t)f->columns, .half = c->base.bf16, .gelu = gelu, .vector = vector);
 }
 
+static tess_status gelu_slopes(const cuda_ops *c, const void *x, const void *dy, void *dx, void *y, uint64_t elems) {
+    return OPS_LAUNCH(c, gelu_slopes, ops_blocks_eights(elems), .x = x, .dy = dy, .dx = dx, .y = y, .elems = elems,
+                      .half = c->base.bf16);
+}
+static tess_status layer_gelu(ops *o, const void *x, void *y, uint64_t elems) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), bias, ops_blocks_eights(elems), .x = x, .y = y, .elems = elems,
+                                      .width = elems, .half = o->bf16, .gelu = 1, .vector = 1));
+}
+static tess_status layer_gelu_backward(ops *o, const void *x, const void *dy, void *dx, void *y, uint64_t elems) {
+    OPS_INSIDE(cuda_of(o), gelu_slopes(cuda_of(o), x, dy, dx, y, elems));
+}
+
 /* Bias and GELU of a product that lies in y, or the way back through a GELU. */
 static tess_status finish_product(const cuda_ops *c, const ops_factors *f) {
     uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns;
     if (f->through)
-        return OPS_LAUNCH(c, gelu_slopes, ops_blocks_eights(elems), .x = f->through, .dy = f->y, .dx = f->y,
-                          .y = f->again, .elems = elems, .half = c->base.bf16);
+        return gelu_slopes(c, f->through, f->y, f->y, f->again, elems);
     return add_bias(c, f, f->y, f->bias, f->before, f->y, f->gelu);
 }
 
@@ -36,7 +49,7 @@ static tess_status product(const cuda_ops *c, const ops_factors *f, void *worksp
     ops_product p = { .rows = f->rows, .columns = f->columns, .depth = f->depth, .a = f->a, .b = f->b, .c = f->y };
     p.a_turned = f->turn_a, p.a_pitch = f->a_pitch ? f->a_pitch : f->turn_a ? f->rows : f->depth;
     p.b_turned = f->turn_b, p.b_pitch = f->turn_b ? f->depth : f->columns;
-    p.c_pitch = f->y_pitch ? f->y_pitch : f->columns, p.alpha = 1, p.beta = f->add ? 1 : 0;
+    p.c_pitch = f->y_pitch ? f->y_pitch : f->columns, p.alpha = f->times > 0 ? f->times : 1, p.beta = f->add ? 1 : 0;
     p.halves = c->base.bf16, p.half_c = c->base.bf16 && !f->wide;
     if (!f->bias && !f->through)
         return ops_cuda_product(c, &p, workspace);
@@ -54,6 +67,18 @@ static tess_status product(const cuda_ops *c, const ops_factors *f, void *worksp
 }
 static tess_status layer_product(ops *o, const ops_factors *f, void *workspace) {
     OPS_INSIDE(cuda_of(o), product(cuda_of(o), f, workspace));
+}
+
+/* ---- frozen matrices ----------------------------------------------------------------------------- */
+static tess_status widen_stored(const cuda_ops *c, const ops_stored *s) {
+    uint64_t elems = s->rows * s->width;
+    uintptr_t odd = (uintptr_t)s->y % 16 | (uintptr_t)s->from % (stored_in_blocks(s->kind) ? 4 : 16);
+    return OPS_LAUNCH(c, stored, ops_blocks_eights(elems), .from = s->from, .ids = s->ids, .y = s->y, .elems = elems,
+                      .width = s->width, .kind = s->kind, .half = c->base.bf16,
+                      .vector = ops_is_vector(s->width) && !odd);
+}
+static tess_status layer_widen_stored(ops *o, const ops_stored *s) {
+    OPS_INSIDE(cuda_of(o), widen_stored(cuda_of(o), s));
 }
 
 /* ---- rows -------------------------------------------------------------------------------------- */
@@ -389,6 +414,9 @@ const ops_layer_table ops_cuda_layer = {
     .norm = layer_norm,
     .norm_backward = layer_norm_backward,
     .mask = layer_mask,
+    .gelu = layer_gelu,
+    .gelu_backward = layer_gelu_backward,
+    .widen_stored = layer_widen_stored,
     .columns_need = columns_need,
     .columns = layer_columns,
     .norm_backward_columns = layer_norm_backward_columns,

@@ -273,6 +273,10 @@ static inline ops_dropout decoder_drop(const decoder_chunk *c, int half) {
 }
 
 /* ---- decoder_lora.c: adapters, and matrices that rest in another dtype than they are read in --------- */
+/** Whether they do. A matrix that the engine hands out in the dtype of tensors needs no widening. */
+static inline int decoder_widens(const decoder *d, uint32_t stored) {
+    return d->m->options.lora.rank && stored != STORED_F32 && !(stored == STORED_BF16 && d->half);
+}
 /** Finds the targets, and a place for each half's adapters behind its parameters. TESS_E_INVALID: the family has no
  * such product. */
 tess_status decoder_lora_find(decoder *);

@@ -7,8 +7,10 @@
 
 /* The workspace of a linear operator's three products, where it is more than what there is. */
 static void need_linear(const model *m, int64_t inputs, int64_t outputs, ops_scratch *need) {
-    int64_t rows = (int64_t)device_of(m)->rows.rows;
-    uint64_t bytes = device_of(m)->t->product_need(rows, outputs, inputs);
+    int64_t rows = (int64_t)device_of(m)->rows.rows, rank = m->options.lora.rank;
+    int64_t depth = device_most((uint64_t)inputs, (uint64_t)rank),
+            columns = device_most((uint64_t)outputs, (uint64_t)rank);
+    uint64_t bytes = device_of(m)->t->product_need(rows, columns, depth) + device_lora_bytes(m->own);
     need->forward_bytes = device_most(need->forward_bytes, bytes);
     need->backward_bytes = device_most(need->backward_bytes, bytes);
 }

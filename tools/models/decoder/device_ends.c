@@ -39,6 +39,11 @@ static tess_status embed_forward(void *user, const tess_block_call *call) {
     OPS_TRY(ids_of(m, call, 0, ids));
     if (e.positions)
         e.positions = decoder_at(d, e.positions, (int64_t)device_first_position(m, call) * d->width);
+    if (decoder_widens(d, d->table)) {
+        void *rows = (char *)call->scratch + device_of(m)->ids_bytes;
+        OPS_TRY(device_widen(d, d->table, e.table, ids, of.rows, of.width, rows));
+        e.table = rows, ids = NULL;
+    }
     return device_of(m)->t->embed(m->o, &of, ids, e.table, e.positions, d->embed_scale, &drop, call->output);
 }
 
@@ -88,6 +93,7 @@ typedef struct {
     char *normal, *d; /* of all rows; d: the gradient of `normal` */
     int32_t *targets;
     void *losses;
+    void *wide; /* the matrix, where it rests otherwise */
     void *inner;
 } head;
 
@@ -96,6 +102,19 @@ static uint64_t logits_bytes(const device_decoder *g) {
 }
 static uint64_t dlogits_bytes(const model *m) {
     return device_of(m)->head_rows * device_of(m)->pitch * device_of(m)->d.elem;
+}
+
+static uint64_t wide_bytes(const decoder *d) {
+    return decoder_widens(d, d->table) ? decoder_bytes(d, d->vocabulary, d->width) : 0;
+}
+
+static tess_status widen_head(head *h) {
+    const decoder *d = &h->g->d;
+    const void *from = h->e.head;
+    if (!wide_bytes(d))
+        return TESS_OK;
+    h->e.head = h->wide;
+    return device_widen(d, d->table, from, NULL, (uint64_t)d->vocabulary, (uint64_t)d->width, h->wide);
 }
 
 static char *cut_kept(const model *m, head *h, char *kept) {
@@ -126,6 +145,7 @@ static head forward_head(const model *m, const tess_block_call *call, void *scra
     h.targets = decoder_cut(&at, g->ids_bytes);
     h.losses = decoder_cut(&at, m->o->t->cross_entropy_need(g->rows.rows));
     h.row_stats = decoder_cut(&at, g->stats_bytes);
+    h.wide = decoder_cut(&at, wide_bytes(&g->d));
     h.inner = at;
     if (call && call->saved)
         cut_kept(m, &h, call->saved);
@@ -142,6 +162,7 @@ static head backward_head(const model *m, const tess_block_call *call, void *scr
     h.logits = decoder_cut(&at, again ? logits_bytes(g) : 0);
     h.dlogits = decoder_cut(&at, again ? dlogits_bytes(m) : 0);
     h.targets = decoder_cut(&at, again ? g->ids_bytes : 0);
+    h.wide = decoder_cut(&at, wide_bytes(&g->d));
     h.inner = at;
     if (call)
         cut_kept(m, &h, call->saved);
@@ -231,6 +252,7 @@ static tess_status one_forward(const head *h) {
 static tess_status head_forward(void *user, const tess_block_call *call) {
     model *m = user;
     head h = forward_head(m, call, call->scratch);
+    OPS_TRY(widen_head(&h));
     OPS_TRY(normalise(&h));
     OPS_TRY(m->o->t->zero(m->o, call->output, m->desc.result_bytes));
     if (device_one_position(m, call))
@@ -264,6 +286,7 @@ static tess_status norm_backward(const head *h) {
 static tess_status head_backward(void *user, const tess_block_call *call) {
     model *m = user;
     head h = backward_head(m, call, call->scratch);
+    OPS_TRY(widen_head(&h));
     if (keeps_gradient(h.g)) {
         OPS_TRY(input_gradient(&h, 0));
         OPS_TRY(norm_backward(&h));
@@ -279,7 +302,7 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
 /* ---- building --------------------------------------------------------------------------------------- */
 void device_measure_embed(const decoder *d, model_block *b) {
     const device_decoder *g = device_of(d->m);
-    b->forward_scratch_bytes = g->ids_bytes;
+    b->forward_scratch_bytes = g->ids_bytes + (decoder_widens(d, d->table) ? g->row_bytes : 0);
     b->backward_scratch_bytes =
         g->ids_bytes + (d->m->options.dropout > 0 ? g->row_bytes : 0) + g->t->embed_backward_need(g->rows.rows);
     b->forward = embed_forward;
