@@ -277,6 +277,7 @@ static void embed(uint64_t n, uint64_t w, int half) {
     ops_args_sort_ids s = { .ids = e.ids, .order = array(4 * rows), .sorted = array(4 * rows), .rows = (uint32_t)rows };
     ops_args_embed_slopes b = { .order = s.order, .sorted = s.sorted, .dy = factors(rows * w, half, 1), .rows = rows };
     e.scale = b.scale = n > 1 ? 4 : 1;
+    e.places = n > 1 && half ? numbers(rows, 17) : NULL;
     e.position = n > 1 ? factors(17 * w, half, 1) : NULL, e.y = array(rows * w * 4), e.mask = mask_of(17, w, 0.2f);
     b.dtable = floats(11 * w, 1), b.dposition = floats(17 * w, 1), b.time = 17, b.width = w, b.half = half;
     b.add_position = n > 1;
@@ -307,7 +308,8 @@ static void test_layers__frozen_matrices(void **state) {
     (void)state;
     for (int half = 0; half < 2; half++)
         EACH(uint64_t, w, 5, 24, 200)
-        for (uint32_t kind = OPS_STORED_F32; kind <= OPS_STORED_NF4; kind++) stored(w, kind, half);
+    for (uint32_t kind = OPS_STORED_F32; kind <= OPS_STORED_NF4; kind++)
+        stored(w, kind, half);
 }
 
 static void test_layers__elements_and_both_ends(void **state) {
@@ -360,6 +362,9 @@ static void test_layers__indices(void **state) {
     t.out = array(4 * n);
     OPS(ids, i, over(n, OPS_BLOCK * OPS_EACH));
     OPS(tokens, t, over(n, OPS_BLOCK * OPS_EACH));
+    ops_args_places p = { .tokens = t.tokens, .out = array(4 * n), .elems = n, .time = 307, .stride = 400 };
+    p.begins = 1 << 6;
+    OPS(places, p, over(n, OPS_BLOCK * OPS_EACH));
     compare("5 samples of 307");
 }
 
@@ -454,7 +459,7 @@ static void test_layers__attention_between_products(void **state) {
     const uint64_t heads = 2, rows = 19, time = 31, n = heads * rows * time;
     (void)state;
     for (int half = 0; half < 2; half++)
-        EACH(uint64_t, first, 0, 5) {
+        EACH(uint64_t, first, 0, 5, 6) { /* 6: documents of seven */
             ops_args_attention_softmax f = { .heads = heads, .rows = rows, .first = first, .columns = first + rows };
             ops_args_attention_slopes b = { .heads = heads, .rows = rows, .first = first, .columns = first + rows };
             f.pitch = b.pitch = f.time = b.time = time, b.size = 13, b.half = half, b.scale = 0.3f;
@@ -462,6 +467,10 @@ static void test_layers__attention_between_products(void **state) {
             b.scores = floats(n, 5), b.dp = floats(n, 1), b.lse = floats(heads * time, 9);
             b.half_p = half ? array(2 * n) : NULL, b.half_ds = half ? array(2 * n) : NULL;
             b.y = factors(time * heads * 13, half, 1), b.dy = factors(time * heads * 13, half, 1);
+            int32_t *places = first == 6 ? numbers(time, 7) : NULL;
+            for (uint64_t i = 0; places && i < time; i++)
+                places[i] = (int32_t)(i % 7);
+            f.places = b.places = places, f.window = b.window = first == 6 ? 4 : 0;
             OPS(attention_softmax, f, over(heads * rows, OPS_ROWS_PER_BLOCK));
             OPS(attention_slopes, b, over(heads * rows, OPS_ROWS_PER_BLOCK));
             compare(WHAT("from row %d, half %d", (int)first, half));

@@ -133,18 +133,19 @@ struct ops_layer_table {
     tess_status (*swiglu_backward)(ops *, const void *x, const void *dy, void *dx, void *y, uint64_t rows,
                                    uint64_t width, int32_t gelu);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
-    /** In bf16 with heads of 128 elements or less one launch, and one for backward; else products by blocks of
-     * queries. `back`, where it is not null, is the rotation of dqkv: part of that launch where it has a table, else a
-     * launch more. */
+    /** In bf16 with heads of 128 elements or less one launch, and one for backward; with larger heads, and with
+     * `packs`, products by blocks of queries. `back`, where it is not null, is the rotation of dqkv: part of that
+     * launch where it has a table, else a launch more. */
     tess_status (*attention)(ops *, const ops_attention_shape *, const void *qkv, void *y, float *lse, void *scratch);
     tess_status (*attention_backward)(ops *, const ops_attention_shape *, const void *qkv, const void *y,
                                       const float *lse, const void *dy, void *dqkv, const ops_rotation *back,
                                       void *scratch);
     /** Bytes of the table with which attention_backward turns its gradients as it writes them; 0: it takes none. */
     uint64_t (*rotation_need)(const ops *, const ops_attention_shape *);
-    /** ids null: rows of the table in their order; position null: none; scale: of the table's rows, 0: 1 */
-    tess_status (*embed)(ops *, const ops_rows *, const int32_t *ids, const void *table, const void *position,
-                         float scale, const ops_dropout *, void *y);
+    /** ids null: rows of the table in their order; places null: rows of `position` in their order, which null is none;
+     * scale: of the table's rows, 0: 1 */
+    tess_status (*embed)(ops *, const ops_rows *, const int32_t *ids, const void *table, const int32_t *places,
+                         const void *position, float scale, const ops_dropout *, void *y);
     uint64_t (*embed_backward_need)(uint64_t rows);
     /** Two launches. The table's gradient is added to; that of positions as `add` says; null: not wanted. */
     tess_status (*embed_backward)(ops *, const ops_rows *, const int32_t *ids, const void *dy, float scale,
@@ -152,6 +153,9 @@ struct ops_layer_table {
     /** out[sample, t] = tokens[sample · stride + t], t below `time`: without `marks`, or -1 for one with `ignored`. */
     tess_status (*tokens)(ops *, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
                           int32_t ignored, int32_t marks, int32_t *out);
+    /** out[sample, t] = t less the position of the last token with `begins` up to t; 0 without one. */
+    tess_status (*places)(ops *, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
+                          int32_t begins, int32_t *out);
     /** x = cap · tanh(x / cap) */
     tess_status (*cap)(ops *, float *x, uint64_t elems, float cap);
     /** The rows' losses and what is wanted beside them; dlogits too in the same launch where a row is short enough to

@@ -5,7 +5,7 @@
 #define TESS_MODELS_MODEL_H
 #include "stored.h"
 
-typedef struct {    /* decoders on the CPU: low-rank adapters beside products, which are trained alone */
+typedef struct {    /* decoders: low-rank adapters beside products, which are trained alone */
     int32_t rank;   /* 0: none */
     int32_t rooted; /* their sum is scaled by alpha / sqrt(rank), not by alpha / rank */
     float alpha;
@@ -33,6 +33,7 @@ typedef struct {   /* zero is the model's default; a model ignores options that 
     int32_t image_size, hidden;            /* convbn: 224, 128 */
     int32_t head_rows;                     /* decoders on a device: of a chunk of the head; 0: by their size */
     int32_t untied;                        /* decoders: 1: the head has a matrix of its own */
+    int32_t packs;                         /* decoders on a device: batches may be packed */
     int32_t half_units;      /* decoders on the CPU: the halves of a layer are blocks, and units, of their own */
     float dropout;           /* below 0: none; mnist has 0.25 and 0.5, gpt none unless set */
     float attention_dropout; /* a config may ask for it; no model has it, and training warns */
@@ -176,7 +177,7 @@ typedef struct {
     uint32_t position; /* evaluation, between model_sequence_begin and _end: 1 + the position of the batch's first
                           token, the only one that is computed; its logits are handed back. 0: a whole batch */
     double divisor;    /* decoders: the loss and its gradient are divided by it; 0: by the targets that count */
-    uint32_t packed;   /* on the CPU: documents share a sample (LM_BEGINS) */
+    uint32_t packed;   /* documents share a sample (LM_BEGINS); on a device with the option `packs` */
     uint32_t reserved[9];
 } model_batch;
 /* mnist: int32_t labels[batch]; float images[batch][28 · 28], normalised */

@@ -69,6 +69,8 @@ typedef struct { /* x[batch, time, 3, heads, size] → y[batch, time, heads, siz
                          heads */
     int32_t window;   /* layer_ops.h, as the next: positions that a row sees, itself among them; 0: all before it */
     float scale, cap; /* scale 0: one over the root of the size; cap: scores become cap · tanh(score / cap); 0: none */
+    int32_t packs;    /* layer_ops.h: documents may share a sample, and a call has `places` */
+    const int32_t *places; /* [batch, time]: of each position in its document, which sees no other; null: each is one */
 } ops_attention_shape;
 typedef struct { /* determines a mask alone, so that it does not depend on the rank that holds the sample */
     uint64_t seed, step, first_sample;

@@ -299,16 +299,19 @@ static void test_cuda_models__agree_with_the_cpus_in_f32(void **state) {
     same("linear", (model_options){ .batch = 4 }, "plain", 5e-6);
 }
 
-/* Against oneDNN where it rounds the same factors; the plain table multiplies in fp32. */
-static void test_cuda_models__agree_with_the_cpus_in_bf16(void **state) {
-    model_options gpt = small_gpt, gpt2 = small_gpt2, llama = small_llama, stretched = stretched_llama,
-                  probe = { .precision = TESS_BF16 };
-    gpt.precision = gpt2.precision = llama.precision = stretched.precision = TESS_BF16;
-    (void)state;
-    run r = make("linear", probe, NULL);
+static int rounds_in_bf16(void) {
+    run r = make("linear", (model_options){ .precision = TESS_BF16 }, NULL);
     int rounds = strstr(r.m->operators, "avx512_core_bf16") || strstr(r.m->operators, "amx");
     end(&r);
-    if (!rounds)
+    return rounds;
+}
+
+/* Against oneDNN where it rounds the same factors; the plain table multiplies in fp32. */
+static void test_cuda_models__agree_with_the_cpus_in_bf16(void **state) {
+    model_options gpt = small_gpt, gpt2 = small_gpt2, llama = small_llama, stretched = stretched_llama;
+    gpt.precision = gpt2.precision = llama.precision = stretched.precision = TESS_BF16;
+    (void)state;
+    if (!rounds_in_bf16())
         skip();
     same("mnist", (model_options){ .batch = 3, .precision = TESS_BF16 }, NULL, 1e-3);
     same("gpt", gpt, NULL, 0.02);
@@ -351,10 +354,7 @@ static void test_cuda_models__adapters_agree_with_the_cpus(void **state) {
     }
     adapted("qwen2", families[0].o, STORED_NF4, "plain", 1e-5);
     half.precision = chunks.precision = TESS_BF16;
-    run r = make("linear", (model_options){ .precision = TESS_BF16 }, NULL);
-    int rounds = strstr(r.m->operators, "avx512_core_bf16") || strstr(r.m->operators, "amx");
-    end(&r);
-    for (uint32_t stored = STORED_F32; rounds && stored < STORED_KINDS; stored++) {
+    for (uint32_t stored = STORED_F32; rounds_in_bf16() && stored < STORED_KINDS; stored++) {
         adapted("gpt2", half, stored, NULL, 0.03);
         adapted("llama", chunks, stored, NULL, 0.02);
     }
@@ -422,10 +422,58 @@ static void test_cuda_models__ignored_targets_agree(void **state) {
         assert_true(worst_of(&host, &device) <= 1e-5);
         batch->packed = 1;
         assert_int_equal(direct_run(device.d, TESS_PASS_TRAIN, batch, 0, 0, device.result), TESS_E_UNSUPPORTED);
+        assert_string_equal(strrchr(tess_last_error(), ':'), ": a batch is packed, the model was made for others");
         free(batch);
         end(&host);
         end(&device);
     }
+}
+
+/* Documents share samples: their positions begin again, and none sees another. */
+static void packed(const char *name, model_options o, const char *operators, double within) {
+    o.packs = 1;
+    run host = make(name, o, operators), device = make(name, o, "cuda");
+    model_batch *batch = batch_of(host.m);
+    double losses[2];
+    if (o.lora.rank)
+        share_base(&host, &device);
+    for (int k = 0; k < 2; k++) {
+        train_once(&host, batch, TESS_PASS_TRAIN);
+        losses[k] = host.result->loss;
+        batch->packed = 1;
+        for (int32_t t = 0; t < o.batch * (o.context + 1); t++)
+            lm_tokens(batch)[t] |= t % 4 == 1 || t % 7 == 0 ? LM_BEGINS : 0;
+    }
+    assert_true(fabs(losses[0] - losses[1]) > 1e-3 * losses[0]); /* the marks matter */
+    for (int stores = 0; stores < 2; stores++) {
+        device.m->stores_grads = stores;
+        train_once(&host, batch, TESS_PASS_TRAIN);
+        train_once(&device, batch, TESS_PASS_TRAIN);
+        assert_true(fabs(host.result->loss - device.result->loss) <= within * host.result->loss);
+        double worst = worst_of(&host, &device);
+        if (!(worst <= within))
+            fail_msg("%s: worst gradient %.2g off", name, worst);
+    }
+    free(batch);
+    end(&host);
+    end(&device);
+}
+
+static void test_cuda_models__documents_that_share_a_sample_agree(void **state) {
+    model_options large = small_llama, lora = small_gpt2;
+    (void)state;
+    packed("gpt2", small_gpt2, "plain", 1e-5);
+    packed("llama", stretched_llama, "plain", 1e-5);
+    for (size_t i = 0; i < FAMILIES; i++)
+        packed(families[i].name, families[i].o, "plain", 1e-5);
+    lora.lora = (model_lora){ .rank = 2, .alpha = 4, .tables = STORED_F16, .targets = "all-linear" };
+    packed("gpt2", lora, "plain", 1e-5);
+    if (!rounds_in_bf16())
+        skip();
+    large.precision = TESS_BF16;
+    packed("llama", large, NULL, 0.02);
+    large = families[CAPPED].o, large.precision = TESS_BF16;
+    packed(families[CAPPED].name, large, NULL, 0.02);
 }
 
 /* ---- a sequence -------------------------------------------------------------------------------------- */
@@ -495,6 +543,7 @@ int main(void) {
         cmocka_unit_test(test_cuda_models__same_bits_again),
         cmocka_unit_test(test_cuda_models__a_token_beyond_the_vocabulary_is_refused),
         cmocka_unit_test(test_cuda_models__ignored_targets_agree),
+        cmocka_unit_test(test_cuda_models__documents_that_share_a_sample_agree),
         cmocka_unit_test(test_cuda_models__a_position_at_a_time),
     };
     const tess_cuda *cu;

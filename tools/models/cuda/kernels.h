@@ -35,6 +35,7 @@
     X(cross_entropy, 4)                                                                                                \
     X(loss_slopes, 1)                                                                                                  \
     X(tokens, 1)                                                                                                       \
+    X(places, 1)                                                                                                       \
     X(cross_entropy_backward, 1)                                                                                       \
     X(sum_loss, 1)                                                                                                     \
     X(sum_loss_backward, 1)                                                                                            \

@@ -336,8 +336,8 @@ OPS_BODY(norm_slopes) {
 }
 
 /* ---- the two ends -------------------------------------------------------------------------------- */
-typedef struct { /* y[row] = masked(scale · table[ids[row]] + position[row mod time]); position null: none */
-    const int32_t *ids; /* null: rows of the table in their order */
+typedef struct { /* y[row] = masked(scale · table[ids[row]] + position[places[row]]); position null: none */
+    const int32_t *ids, *places; /* null: rows of the table in their order; row mod time */
     const void *table, *position;
     void *y;
     uint64_t elems;
@@ -348,10 +348,13 @@ typedef struct { /* y[row] = masked(scale · table[ids[row]] + position[row mod 
 TESS_FN uint64_t ops_embed_row(const ops_args_embed *a, uint64_t r) {
     return a->ids ? (uint64_t)a->ids[r] : r;
 }
+TESS_FN uint64_t ops_embed_place(const ops_args_embed *a, uint64_t r) {
+    return a->places ? (uint64_t)a->places[r] : ops_mod(r, a->mask.time);
+}
 TESS_FN void ops_embed_one(const ops_args_embed *a, uint64_t i) {
     uint64_t width = a->mask.width, r = ops_div(i, width), c = ops_mod(i, width);
     float v = ops_get(a->table, ops_embed_row(a, r) * width + c, a->half) * a->scale;
-    v += ops_bias_at(a->position, ops_mod(r, a->mask.time) * width + c, a->half);
+    v += ops_bias_at(a->position, ops_embed_place(a, r) * width + c, a->half);
     ops_put(a->y, i, a->half, ops_masked(&a->mask, r, c, v));
 }
 OPS_BODY(embed) {
@@ -367,7 +370,7 @@ OPS_BODY(embed) {
     if (i >= a->elems)
         return;
     ops_get_eight(a->table, ops_embed_row(a, r) * width + c, 8, a->half, 1, v);
-    ops_bias_eight(a->position, ops_mod(r, a->mask.time) * width + c, a->half, p);
+    ops_bias_eight(a->position, ops_embed_place(a, r) * width + c, a->half, p);
     for (int k = 0; k < 8; k++)
         v[k] = v[k] * a->scale + p[k];
     ops_mask_eight(&a->mask, r, c, v);

@@ -15,55 +15,70 @@ typedef struct { /* y[row] = the matrix's row ids[row], or without ids this row 
     int32_t half, vector; /* vector: rows are whole vectors; x and y begin at multiples of 16 bytes, blocks of 4 */
 } ops_args_stored;
 
-TESS_FN uint32_t ops_get_word(const uint8_t *at, int vector) {
+/* Four codes; a GPU refuses them at an address that is no multiple of 4. */
+TESS_FN uint32_t ops_get_word(const uint8_t *at) {
 #if defined(__CUDA_ARCH__)
-    if (vector)
-        return *(const uint32_t *)at;
+    return *(const uint32_t *)at;
+#else
+    uint32_t word = 0x7fc00000;
+    if ((uintptr_t)at % 4 == 0)
+        memcpy(&word, at, sizeof word);
+    return word;
 #endif
-    if (vector && (uintptr_t)at % 4)
-        return 0x7fc00000; /* a GPU refuses it: ops_refuses */
-    return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+TESS_FN const uint8_t *ops_block_of(const ops_args_stored *a, uint64_t i) {
+    uint64_t bytes = 4 + (a->kind == OPS_STORED_NF4 ? OPS_STORED_BLOCK / 2 : OPS_STORED_BLOCK);
+    return (const uint8_t *)a->from + i / OPS_STORED_BLOCK * bytes;
 }
 
-/* Elements i … i + n - 1 of blocks, which one block has; n is at most 8. */
-TESS_FN void ops_get_codes(const ops_args_stored *a, uint64_t i, uint64_t n, float *v) {
-    int nf4 = a->kind == OPS_STORED_NF4;
-    uint64_t block_bytes = 4 + (nf4 ? OPS_STORED_BLOCK / 2 : OPS_STORED_BLOCK), within = i % OPS_STORED_BLOCK;
-    const uint8_t *block = (const uint8_t *)a->from + i / OPS_STORED_BLOCK * block_bytes;
-    float most = tess_f32_of_bits(ops_get_word(block, a->vector));
-    const uint8_t *codes = block + 4;
-    if (a->vector) { /* all eight */
-        uint32_t low = ops_get_word(codes + (nf4 ? within / 2 : within), 1);
-        uint32_t high = nf4 ? 0 : ops_get_word(codes + within + 4, 1);
-        for (int k = 0; k < 8; k++) {
-            uint8_t byte = (uint8_t)(nf4 ? low >> k / 2 * 8 : (k < 4 ? low : high) >> k % 4 * 8);
-            v[k] = nf4 ? stored_nf4(stored_nf4_code(byte, k % 2)) * most : stored_int8(byte, most);
-        }
+TESS_FN float ops_get_stored(const ops_args_stored *a, uint64_t i) {
+    if (a->kind < OPS_STORED_F16)
+        return ops_get(a->from, i, a->kind == OPS_STORED_BF16);
+    if (a->kind == OPS_STORED_F16)
+        return tess_f32_of_f16(((const uint16_t *)a->from)[i]);
+    const uint8_t *block = ops_block_of(a, i), *codes = block + 4;
+    uint64_t at = i % OPS_STORED_BLOCK;
+    uint32_t bits = block[0] | (uint32_t)block[1] << 8 | (uint32_t)block[2] << 16 | (uint32_t)block[3] << 24;
+    float most = tess_f32_of_bits(bits);
+    return a->kind == OPS_STORED_NF4 ? stored_nf4(stored_nf4_code(codes[at / 2], at % 2)) * most
+                                     : stored_int8(codes[at], most);
+}
+
+/* Eight at once, which one block has. */
+TESS_FN void ops_get_eight_stored(const ops_args_stored *a, uint64_t i, float *v) {
+    if (a->kind < OPS_STORED_F16) {
+        ops_get_eight(a->from, i, 8, a->kind == OPS_STORED_BF16, 1, v);
         return;
     }
-    for (uint64_t k = 0, at = within; k < n; k++, at++)
-        v[k] = nf4 ? stored_nf4(stored_nf4_code(codes[at / 2], at % 2)) * most : stored_int8(codes[at], most);
+    if (a->kind == OPS_STORED_F16) {
+        for (int k = 0; k < 8; k++)
+            v[k] = tess_f32_of_f16(((const uint16_t *)a->from)[i + (uint64_t)k]);
+        return;
+    }
+    int nf4 = a->kind == OPS_STORED_NF4;
+    const uint8_t *block = ops_block_of(a, i), *codes = block + 4 + i % OPS_STORED_BLOCK / (nf4 ? 2 : 1);
+    float most = tess_f32_of_bits(ops_get_word(block));
+    uint32_t low = ops_get_word(codes), high = nf4 ? 0 : ops_get_word(codes + 4);
+    for (int k = 0; k < 8; k++) {
+        uint8_t byte = (uint8_t)(nf4 ? low >> k / 2 * 8 : (k < 4 ? low : high) >> k % 4 * 8);
+        v[k] = nf4 ? stored_nf4(stored_nf4_code(byte, k % 2)) * most : stored_int8(byte, most);
+    }
 }
 
-/* Elements i … i + 7, or where rows are no whole vectors the first of them. */
-TESS_FN void ops_get_stored(const ops_args_stored *a, uint64_t i, float *v) {
-    uint64_t n = a->vector ? 8 : 1;
-    if (a->kind >= OPS_STORED_INT8)
-        ops_get_codes(a, i, n, v);
-    else if (a->kind != OPS_STORED_F16)
-        ops_get_eight(a->from, i, n, a->kind == OPS_STORED_BF16, a->vector, v);
-    else
-        for (uint64_t k = 0; k < n; k++)
-            v[k] = tess_f32_of_f16(((const uint16_t *)a->from)[i + k]);
+/* Where the matrix has element i of y. */
+TESS_FN uint64_t ops_stored_at(const ops_args_stored *a, uint64_t i) {
+    return a->ids ? (uint64_t)a->ids[ops_div(i, a->width)] * a->width + ops_mod(i, a->width) : i;
 }
 OPS_BODY(stored) {
     float v[8];
     OPS_EIGHT(i);
     OPS_ONE_PHASE;
-    for (uint64_t end = i + 8; i < end && i < a->elems; i += a->vector ? 8 : 1) {
-        uint64_t r = ops_div(i, a->width), c = ops_mod(i, a->width);
-        ops_get_stored(a, (a->ids ? (uint64_t)a->ids[r] : r) * a->width + c, v);
-        ops_put_eight(a->y, i, a->vector ? 8 : 1, a->half, a->vector, v);
+    if (a->vector && i < a->elems) {
+        ops_get_eight_stored(a, ops_stored_at(a, i), v);
+        ops_put_eight(a->y, i, 8, a->half, 1, v);
+        return;
     }
+    OPS_ROLLED for (uint64_t end = i + 8; i < end && i < a->elems; i++)
+        ops_put(a->y, i, a->half, ops_get_stored(a, ops_stored_at(a, i)));
 }
 #endif

@@ -258,7 +258,7 @@ static tess_status layer_norm_backward_columns(ops *o, const ops_norm_backward *
 
 /* ---- attention --------------------------------------------------------------------------------- */
 static int is_fused(const ops *o, const ops_attention_shape *s) {
-    return o->bf16 && s->size <= ATTEND_MOST;
+    return o->bf16 && s->size <= ATTEND_MOST && !s->packs;
 }
 static int32_t kv_heads(const ops_attention_shape *s) {
     return s->kv_heads ? s->kv_heads : s->heads;
@@ -328,12 +328,12 @@ static tess_status layer_attention_backward(ops *o, const ops_attention_shape *s
 }
 
 /* ---- the two ends ------------------------------------------------------------------------------ */
-static tess_status layer_embed(ops *o, const ops_rows *of, const int32_t *ids, const void *table, const void *position,
-                               float scale, const ops_dropout *d, void *y) {
+static tess_status layer_embed(ops *o, const ops_rows *of, const int32_t *ids, const void *table, const int32_t *places,
+                               const void *position, float scale, const ops_dropout *d, void *y) {
     uint64_t elems = of->rows * of->width;
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), embed, ops_blocks_eights(elems), .ids = ids, .table = table,
-                                      .position = position, .y = y, .elems = elems, .mask = mask_of(of, d),
-                                      .scale = scale > 0 ? scale : 1, .half = o->bf16));
+                                      .places = places, .position = position, .y = y, .elems = elems,
+                                      .mask = mask_of(of, d), .scale = scale > 0 ? scale : 1, .half = o->bf16));
 }
 
 static uint64_t embed_backward_need(uint64_t rows) {
@@ -364,6 +364,12 @@ static tess_status layer_tokens(ops *o, const int32_t *tokens, uint64_t samples,
     OPS_INSIDE(cuda_of(o),
                OPS_LAUNCH(cuda_of(o), tokens, ops_blocks_each(samples * time), .tokens = tokens, .out = out,
                           .elems = samples * time, .time = time, .stride = stride, .ignored = ignored, .marks = marks));
+}
+
+static tess_status layer_places(ops *o, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
+                                int32_t begins, int32_t *out) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), places, ops_blocks_each(samples * time), .tokens = tokens, .out = out,
+                                      .elems = samples * time, .time = time, .stride = stride, .begins = begins));
 }
 
 static tess_status layer_cap(ops *o, float *x, uint64_t elems, float cap) {
@@ -433,6 +439,7 @@ const ops_layer_table ops_cuda_layer = {
     .embed_backward_need = embed_backward_need,
     .embed_backward = layer_embed_backward,
     .tokens = layer_tokens,
+    .places = layer_places,
     .cap = layer_cap,
     .loss = layer_loss,
     .loss_slopes = layer_loss_slopes,

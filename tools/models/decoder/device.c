@@ -22,6 +22,8 @@ static void need_layer(const model *m, ops_scratch *need) {
     biases +=
         d->after_norms * 4 * c + decoder_has(d, DECODER_UP_B) * d->hidden + decoder_has(d, DECODER_Q_B) * d->qkv_width;
     g->t->attention_need(m->o, &g->attention, need);
+    if (m->options.packs) /* places come before it */
+        need->forward_bytes += g->ids_bytes, need->backward_bytes += g->ids_bytes;
     need_linear(m, c, d->qkv_width, need);
     need_linear(m, d->q_width, c, need);
     need_linear(m, c, device_feed_width(d), need);
@@ -45,7 +47,8 @@ static void set_sizes(model *m) {
                                           .time = (int32_t)d->time,
                                           .heads = (int32_t)d->heads,
                                           .size = (int32_t)d->size,
-                                          .kv_heads = (int32_t)d->kv_heads };
+                                          .kv_heads = (int32_t)d->kv_heads,
+                                          .packs = m->options.packs };
     d->turned_bytes = d->rotary ? g->t->rotation_need(m->o, &g->attention) : 0;
     need_layer(m, &g->inner);
 }

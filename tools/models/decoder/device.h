@@ -71,6 +71,9 @@ void device_measure_head(decoder *, model_block *);
 tess_status device_create(model *);
 void device_destroy(model *);
 
+/** The rows' places in their documents, in `out`; null: the batch is not packed. */
+tess_status device_places(const model *, const tess_block_call *, int32_t *out, const int32_t **places);
+
 /* ---- device_sequence.c: a pass over one position, where the batch has one ----------------------------- */
 tess_status device_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */
 void device_sequence_end(model *);

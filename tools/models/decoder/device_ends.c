@@ -10,7 +10,8 @@ enum { LEAST_ROWS = 1024 /* of a chunk: each reads and writes the whole gradient
 
 /* ---- embed ---------------------------------------------------------------------------------------- */
 static tess_status call_check(const model *m, const tess_block_call *call) {
-    if (call->compute_dtype != m->options.precision)
+    const decoder *d = m->own;
+    if (call->compute_dtype != m->options.precision && !decoder_widens(d, d->table))
         return tess_fail(TESS_E_UNSUPPORTED, "%s: parameters come in dtype %u, the model was made for %u", m->t->name,
                          call->compute_dtype, m->options.precision);
     return TESS_OK;
@@ -27,10 +28,27 @@ static tess_status ids_of(const model *m, const tess_block_call *call, int32_t s
                                    LM_IGNORED | LM_BEGINS, out);
 }
 
+tess_status device_places(const model *m, const tess_block_call *call, int32_t *out, const int32_t **places) {
+    const device_decoder *g = m->own;
+    void *batch = (void *)(uintptr_t)call->batch;
+    *places = model__batch(m, call)->packed && !device_one_position(m, call) ? out : NULL;
+    if (!*places)
+        return TESS_OK;
+    return g->t->places(m->o, lm_tokens(batch), g->rows.rows / g->rows.time, g->rows.time, g->rows.time + 1, LM_BEGINS,
+                        out);
+}
+
+/* Scratch for them in the first block. */
+static uint64_t places_bytes(const decoder *d) {
+    return d->m->options.packs && !d->rotary ? device_of(d->m)->ids_bytes : 0;
+}
+
 static tess_status embed_forward(void *user, const tess_block_call *call) {
     model *m = user;
     decoder *d = m->own;
-    int32_t *ids = call->scratch;
+    char *at = call->scratch;
+    int32_t *ids = decoder_cut(&at, device_of(m)->ids_bytes);
+    const int32_t *places = NULL;
     decoder_ends e = decoder_ends_of(d, call, 0);
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
     ops_rows of = device_rows_of(m, call);
@@ -38,19 +56,22 @@ static tess_status embed_forward(void *user, const tess_block_call *call) {
     OPS_TRY(device_one_position(m, call) ? decoder_position_enter(d, model__batch(m, call)) : TESS_OK);
     OPS_TRY(ids_of(m, call, 0, ids));
     if (e.positions)
+        OPS_TRY(device_places(m, call, decoder_cut(&at, places_bytes(d)), &places));
+    if (e.positions)
         e.positions = decoder_at(d, e.positions, (int64_t)device_first_position(m, call) * d->width);
     if (decoder_widens(d, d->table)) {
-        void *rows = (char *)call->scratch + device_of(m)->ids_bytes;
-        OPS_TRY(device_widen(d, d->table, e.table, ids, of.rows, of.width, rows));
-        e.table = rows, ids = NULL;
+        OPS_TRY(device_widen(d, d->table, e.table, ids, of.rows, of.width, at));
+        e.table = at, ids = NULL;
     }
-    return device_of(m)->t->embed(m->o, &of, ids, e.table, e.positions, d->embed_scale, &drop, call->output);
+    return device_of(m)->t->embed(m->o, &of, ids, e.table, places, e.positions, d->embed_scale, &drop, call->output);
 }
 
-/* Kernels add to the table, and store the positions that a batch has. */
-static tess_status clear_grads(const model *m, float *dtable, float *dposition) {
+/* Kernels add to the table, and store the positions that a batch has, or where documents share samples add to them. */
+static tess_status clear_grads(const model *m, float *dtable, float *dposition, int packed) {
     const decoder *d = m->own;
     int64_t positions = m->options.decoder.positions, behind = positions > d->time ? positions - d->time : 0;
+    if (m->stores_grads && dposition && packed)
+        OPS_TRY(m->o->t->zero(m->o, dposition, (uint64_t)(d->time * d->width) * sizeof *dposition));
     if (m->stores_grads && m->options.untied && dtable)
         OPS_TRY(m->o->t->zero(m->o, dtable, (uint64_t)(d->vocabulary * d->width) * sizeof *dtable));
     if (m->stores_grads && dposition && behind)
@@ -65,13 +86,20 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
     int32_t *ids = decoder_cut(&at, g->ids_bytes);
     void *room = decoder_cut(&at, device_has_dropout(m, call) ? g->row_bytes : 0);
     const void *dy;
+    int32_t *room_places = decoder_cut(&at, places_bytes(&g->d));
+    const int32_t *places = NULL;
     decoder_ends e = decoder_ends_of(&g->d, call, 0);
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
     if (!e.dtable && !e.dpositions)
         return TESS_OK;
+    OPS_TRY(e.dpositions ? device_places(m, call, room_places, &places) : TESS_OK);
     OPS_TRY(g->t->mask(m->o, &g->rows, &drop, call->grad_output, room, &dy));
     OPS_TRY(ids_of(m, call, 0, ids));
-    OPS_TRY(clear_grads(m, e.dtable, e.dpositions));
+    OPS_TRY(clear_grads(m, e.dtable, e.dpositions, places != NULL));
+    if (places) {
+        OPS_TRY(g->t->embed_backward(m->o, &g->rows, places, dy, 0, e.dpositions, NULL, 0, at));
+        e.dpositions = NULL;
+    }
     return g->t->embed_backward(m->o, &g->rows, ids, dy, g->d.embed_scale, e.dtable, e.dpositions, !m->stores_grads,
                                 at);
 }
@@ -302,9 +330,9 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
 /* ---- building --------------------------------------------------------------------------------------- */
 void device_measure_embed(const decoder *d, model_block *b) {
     const device_decoder *g = device_of(d->m);
-    b->forward_scratch_bytes = g->ids_bytes + (decoder_widens(d, d->table) ? g->row_bytes : 0);
-    b->backward_scratch_bytes =
-        g->ids_bytes + (d->m->options.dropout > 0 ? g->row_bytes : 0) + g->t->embed_backward_need(g->rows.rows);
+    b->forward_scratch_bytes = g->ids_bytes + places_bytes(d) + (decoder_widens(d, d->table) ? g->row_bytes : 0);
+    b->backward_scratch_bytes = g->ids_bytes + (d->m->options.dropout > 0 ? g->row_bytes : 0) + places_bytes(d) +
+                                g->t->embed_backward_need(g->rows.rows);
     b->forward = embed_forward;
     b->backward = embed_backward;
 }

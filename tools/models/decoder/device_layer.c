@@ -196,6 +196,16 @@ static tess_status normalise_after(const decoder_chunk *c, int half) {
     return device_of(d->m)->t->norm(d->m->o, &n);
 }
 
+/* Attention's scratch, behind the rows' places where documents share samples. */
+static tess_status attention_scratch(const decoder_chunk *c, device_view *v, void **out) {
+    const model *m = c->d->m;
+    char *at = c->z.inner;
+    if (m->options.packs)
+        OPS_TRY(device_places(m, c->call, decoder_cut(&at, device_of(m)->ids_bytes), &v->shape.places));
+    *out = at;
+    return TESS_OK;
+}
+
 static tess_status attend(decoder_chunk *c) {
     const device_decoder *g = device_of(c->d->m);
     device_view v = device_view_of(c->l, c->call, c->k.qkv);
@@ -203,7 +213,9 @@ static tess_status attend(decoder_chunk *c) {
     ops_head_norm heads = heads_of(c, v.rows);
     OPS_TRY(c->d->head_norms ? g->t->head_norm(c->d->m->o, &heads) : TESS_OK);
     OPS_TRY(c->d->rotary ? g->t->rotate(c->d->m->o, &turn) : TESS_OK);
-    return g->t->attention(c->d->m->o, &v.shape, v.all, c->k.attended, c->k.lse, c->z.inner);
+    void *scratch;
+    OPS_TRY(attention_scratch(c, &v, &scratch));
+    return g->t->attention(c->d->m->o, &v.shape, v.all, c->k.attended, c->k.lse, scratch);
 }
 
 /* With the second normalisation, from whose sum the last product of the layer begins. */
@@ -328,8 +340,10 @@ static tess_status attend_backward(decoder_chunk *c) {
     ops_rotation back = rotation_of(c, z->wide, 1);
     OPS_TRY(weight_gradient(c, out, c->k.attended, z->dattention));
     OPS_TRY(input_gradient(c, out, z->dattention, z->d2, &(ops_factors){ 0 }));
+    void *scratch;
+    OPS_TRY(attention_scratch(c, &v, &scratch));
     OPS_TRY(g->t->attention_backward(m->o, &v.shape, c->k.qkv, c->k.attended, c->k.lse, z->d2, z->wide,
-                                     d->rotary ? &back : NULL, z->inner));
+                                     d->rotary ? &back : NULL, scratch));
     ops_head_norm heads = heads_of(c, z->wide);
     if (!d->head_norms)
         return TESS_OK;
