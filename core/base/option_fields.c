@@ -171,6 +171,21 @@ static tess_status add_settings(tess__given *s, const tess_options *o) {
     return TESS_OK;
 }
 
+tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, uint32_t least, const void *given) {
+    enum { MOST = 1 << 16 };
+    uint32_t size;
+    if (!given)
+        return tess__fail(TESS_E_INVALID, "%s: the options are missing", call);
+    memcpy(&size, given, sizeof size);
+    if (size < least || size > MOST || size % 4)
+        return tess__fail(TESS_E_INVALID, "%s: struct_size of the options is %u; set it to sizeof of the struct (%u)",
+                          call, size, own_bytes);
+    memset(own, 0, own_bytes);
+    memcpy(own, given, size < own_bytes ? size : own_bytes);
+    memcpy(own, &own_bytes, sizeof own_bytes);
+    return TESS_OK;
+}
+
 tess_status tess__given_of(const tess_options *o, tess__given *out) {
     *out = (tess__given){ .wins = (o->flags & TESS_OPTIONS_WIN) != 0 };
     if (o->flags & ~(uint32_t)(TESS_OPTIONS_WIN | TESS_OPTIONS_STEP_IN_PASS | TESS_OPTIONS_NO_CLIP | TESS_OPTIONS_LATE |

@@ -23,6 +23,12 @@ void tess__fields_write(FILE *, const tess__field *, const void *of);
 /** Reads them back; 0 when one is missing or too large. */
 int tess__fields_read(FILE *, const tess__field *, void *to);
 
+/** Copies a struct of the program's to one of ours as far as both go; the rest is zero, which means the default.
+ * TESS_E_INVALID, naming the call, when it is missing or its struct_size cannot be. */
+tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, uint32_t least, const void *given);
+/** Bytes of a struct up to a field of its first release, below which none is taken. */
+#define TESS__UP_TO(type, field) ((uint32_t)(offsetof(type, field) + sizeof(((type *)0)->field)))
+
 /** Copies every field that is an option and set, then tess_options.settings; freed by tess__given_free. */
 tess_status tess__given_of(const tess_options *, tess__given *out);
 void tess__given_free(tess__given *);

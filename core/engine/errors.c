@@ -13,21 +13,6 @@ tess_status tess__engine_check(const tess *t) {
     return t->error ? tess__fail(t->error, "%s", t->message) : TESS_OK;
 }
 
-tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, uint32_t least, const void *given) {
-    enum { MOST = 1 << 16 };
-    uint32_t size;
-    if (!given)
-        return tess__fail(TESS_E_INVALID, "%s: the options are missing", call);
-    memcpy(&size, given, sizeof size);
-    if (size < least || size > MOST || size % 4)
-        return tess__fail(TESS_E_INVALID, "%s: struct_size of the options is %u; set it to sizeof of the struct (%u)",
-                          call, size, own_bytes);
-    memset(own, 0, own_bytes);
-    memcpy(own, given, size < own_bytes ? size : own_bytes);
-    memcpy(own, &own_bytes, sizeof own_bytes);
-    return TESS_OK;
-}
-
 tess_status tess__callback_failed(tess_status status, uint64_t before, const char *what, const char *name) {
     if (status > 0)
         status = TESS_E_INVALID;

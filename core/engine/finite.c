@@ -164,27 +164,10 @@ static tess_status judge_not_finite(tess *t) {
 
 /* ---- a gradient far above the usual ---- */
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Returns 0 while too few norms are known. */
-static double usual_norm(const tess__step *s) {
-    double sorted[TESS__NORMS];
-    uint64_t n = s->n_norms < TESS__NORMS ? s->n_norms : TESS__NORMS;
-    if (n < TESS__NORMS / 2)
-        return 0;
-    memcpy(sorted, s->norms, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, ascending);
-    return sorted[n / 2];
-}
-
 /* Every norm is remembered, so a norm that stays high becomes the usual one. */
 static tess_status judge_spike(tess *t) {
-    double usual = usual_norm(&t->step), norm = t->step.norm;
+    double norm = t->step.norm, usual = tess__usual_norm(&t->step, norm);
     char what[256];
-    t->step.norms[t->step.n_norms++ % TESS__NORMS] = norm;
     if (usual <= 0 || norm <= t->settings.spike * usual)
         return TESS_OK;
     snprintf(

@@ -4,40 +4,6 @@
 
 #include "base/status.h"
 
-#include <stdlib.h>
-
-/* Lists the runs of one optimizer group in this rank's shards. Padding takes part, because zero stays zero in every
- * optimizer. */
-tess_status tess__make_segments(tess *t) {
-    const tess__layout *l = &t->plan.layout;
-    t->step.segments = calloc((size_t)l->n_order + 1, sizeof *t->step.segments);
-    t->step.segment_group = calloc((size_t)l->n_order + 1, sizeof *t->step.segment_group);
-    t->step.first_segment = calloc((size_t)l->n_groups + 2, sizeof *t->step.first_segment);
-    if (!t->step.segments || !t->step.segment_group || !t->step.first_segment)
-        return tess__fail(TESS_E_NOMEM, "no memory for the optimizer's segments");
-    int32_t n = 0;
-    for (int32_t g = 0; g < l->n_groups; g++) {
-        t->step.first_segment[g] = n;
-        for (int32_t i = 0; i < l->groups[g].n_params; i++) {
-            const tess__param *p = &t->plan.model.params[l->order[l->groups[g].first_param + i]];
-            tess__piece piece = tess__layout_piece(l, p, t->comms.shard_rank);
-            if (!piece.elems)
-                continue;
-            int same = n > t->step.first_segment[g] && t->step.segment_group[n - 1] == p->optimizer_group;
-            tess_segment *s = &t->step.segments[same ? n - 1 : n];
-            if (!same) {
-                *s = (tess_segment){ .struct_size = sizeof *s, .first = piece.in_shard };
-                t->step.segment_group[n++] = p->optimizer_group;
-            }
-            s->elems = piece.in_shard + piece.elems - s->first;
-        }
-    }
-    t->step.first_segment[l->n_groups] = n;
-    return TESS_OK;
-}
-
-#include <string.h>
-
 tess_status tess__step_ready(tess *t, const char *call) {
     TRY(tess__pass_finish(t));
     if (t->pass.summoned)
@@ -46,29 +12,6 @@ tess_status tess__step_ready(tess *t, const char *call) {
         return tess__fail(TESS_E_INVALID, "%s: %d of %d training passes have run since the last step%s", call,
                           t->pass.microbatch, t->plan.setup.accum, t->settings.accum_text);
     return tess__guard_check(t, call);
-}
-
-static void set_segments(tess *t, const tess_optimizer_options *o) {
-    for (int32_t i = 0; i < t->step.first_segment[t->plan.layout.n_groups]; i++) {
-        int32_t g = t->step.segment_group[i];
-        tess_optimizer_group of = o->groups ? o->groups[g] : (tess_optimizer_group){ 0 };
-        t->step.segments[i].lr = o->lr * (of.lr_scale != 0 ? of.lr_scale : 1.0f);
-        t->step.segments[i].weight_decay = of.weight_decay;
-        t->step.segments[i].momentum = o->momentum;
-    }
-}
-
-/* PyTorch's defaults where a field is zero. */
-static float or_else(float value, float fallback) {
-    return value != 0 ? value : fallback;
-}
-
-void tess__step_destroy(tess *t) {
-    free(t->step.segments);
-    free(t->step.first_segment);
-    free(t->step.segment_group);
-    t->step.segments = NULL;
-    t->step.first_segment = t->step.segment_group = NULL;
 }
 
 void tess__step_forget(tess *t) {
@@ -91,20 +34,7 @@ tess_status tess__step_begin(tess *t, const tess_optimizer_options *o) {
         TRY(tess__look_at_last_norm(t));
         TRY(tess__look_at_steps(t));
     }
-    t->step.grad_scale = or_else(o->grad_scale, 1);
-    t->step.skips = t->step.has_norm = 0;
-    t->step.norm_limbs = NULL;
-    t->step.said = *o;
-    t->step.kernel = (tess_optimizer){ .struct_size = sizeof t->step.kernel,
-                                       .optimizer = kernel,
-                                       .step = o->step ? o->step : t->step.steps_done + 1,
-                                       .beta1 = or_else(o->beta1, 0.9f),
-                                       .beta2 = or_else(o->beta2, 0.999f),
-                                       .rho = or_else(o->rho, 0.9f),
-                                       .eps = or_else(o->eps, kernel == TESS_OPT_ADADELTA ? 1e-6f : 1e-8f),
-                                       .grad_scale = t->step.grad_scale,
-                                       .not_finite = tess__note_of_step(t) };
-    set_segments(t, o);
+    tess__step_numbers(&t->step, &t->plan.layout, o, tess__note_of_step(t));
     return TESS_OK;
 }
 

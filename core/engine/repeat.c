@@ -102,8 +102,7 @@ static void *prepared(const tess *t) {
 
 static tess_status prepare_step(tess *t, int has_step) {
     tess_optimizer o = t->step.kernel;
-    o.segments = t->step.segments;
-    o.n_segments = (uint32_t)t->step.first_segment[t->plan.layout.n_groups];
+    tess__segments_of(&t->step, &t->plan.layout, -1, &o);
     return has_step ? tess__device_prepare(&t->device, &o, prepared(t)) : TESS_OK;
 }
 

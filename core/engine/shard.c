@@ -83,7 +83,7 @@ static tess_status shard_model(tess *t, tess_range_fn fill, void *user) {
         return tess__fail(TESS_E_PLANNED, "planned, nothing allocated");
     TRY(tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS));
     TRY(tess__tables_create(t));
-    TRY(tess__make_segments(t));
+    TRY(tess__segments_make(&t->step, &t->plan, t->comms.shard_rank));
     TRY(tess__memory_obtain(&t->memory, tess__device_index(t)));
     TRY(tess__memory_share(&t->memory));
     TRY(tess__guard_create(t, &t->pass.guard));

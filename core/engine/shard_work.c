@@ -148,12 +148,12 @@ tess_status tess__optimize(tess *t, int32_t g, tess__executor *on) {
     const tess__group *group = &t->plan.layout.groups[g];
     const void *in[1] = { tess__address_of(t, TESS__SHARD_GRAD, g) };
     tess_optimizer o = t->step.kernel;
-    o.segments = &t->step.segments[t->step.first_segment[g]];
-    o.n_segments = (uint32_t)(t->step.first_segment[g + 1] - t->step.first_segment[g]);
+    tess__segments_of(&t->step, &t->plan.layout, g, &o);
     if (!o.n_segments)
         return TESS_OK;
     if (!group->step.kernel)
-        return tess__step_pieces(t, g, on->pool ? on->pool : t->transfers.host_pool);
+        return tess__step_pieces(&t->step, &t->memory, t->selection.plugins[TESS_KIND_OPTIMIZER], g,
+                                 on->pool ? on->pool : t->transfers.host_pool);
     if (t->graphs.recording)
         o.prepared =
             (char *)tess__address_of(t, TESS__NUMBERS, 0) + (size_t)t->step.first_segment[g] * TESS_PREPARED_BYTES;

@@ -2,13 +2,14 @@
 /* The engine: the parts of a tess, and what its files ask of each other. */
 #ifndef TESS_ENGINE_H
 #define TESS_ENGINE_H
-#include "base/options.h"
+#include "base/option_fields.h"
 #include "checkpoint/settle.h"
 #include "runtime/comms.h"
 #include "runtime/graphs.h"
 #include "guard.h"
 #include "runtime/device.h"
 #include "runtime/memory.h"
+#include "optimize/step.h"
 #include "plan/plan.h"
 #include "plugin/selection.h"
 #include "readers/advise.h"
@@ -19,7 +20,6 @@
 #include "transfers.h"
 
 enum { TESS__NAN_STOP, TESS__NAN_SKIP, TESS__NAN_WARN };
-enum { TESS__NORMS = 32 }; /* of which the usual one is the median */
 
 typedef struct {                /* const after tess_open */
     tess_options options;       /* as given; texts not to be used */
@@ -51,29 +51,6 @@ typedef struct {                     /* the running pass */
     void **block_params, **block_grads;
     uint64_t n_recompiles;
 } tess__pass_run;
-
-typedef struct { /* the optimizer's */
-    const tess_optimizer_options *options;
-    float grad_scale;
-    tess_optimizer kernel;
-    tess_optimizer_options said; /* of the running step: numbers that the program did not give are 0 */
-    tess_segment *segments;      /* of all groups */
-    int32_t *first_segment;      /* by group; n_groups + 1 entries */
-    int32_t *segment_group;      /* optimizer_group of each segment */
-    uint64_t steps_done;
-    int warned_lr;
-    double norm;
-    int has_norm;              /* of the last step: `norm` is its */
-    const int64_t *norm_limbs; /* of the last step, which the device clipped: there after tess__norm_wait; else null */
-    int more_follow;           /* the next work is another of this kind: TESS_KERNEL_MORE */
-    int skips;                 /* the running step changes nothing */
-    uint64_t n_skipped;
-    int warned_not_finite;     /* and is not said again */
-    int64_t noted;             /* the first step that left something not finite; 0: none. Of a device without streams */
-    int64_t *noted_at;         /* there, or in page-locked memory; null: nothing has stepped yet */
-    double norms[TESS__NORMS]; /* of the last steps, with TESSERA_SPIKE */
-    uint64_t n_norms;
-} tess__step;
 
 typedef struct {               /* recovery in memory */
     int64_t own[2];            /* the step of each of this rank's images; -1: none, or torn */
@@ -139,11 +116,6 @@ tess_status tess__engine_check(const tess *);
         public_status = (body);                                                                                        \
         return public_status ? tess__engine_fail(t, public_status) : TESS_OK;                                          \
     } while (0)
-/** Copies a struct of the program's to one of ours as far as both go; the rest is zero, which means the default.
- * TESS_E_INVALID, naming the call, when it is missing or its struct_size cannot be. */
-tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, uint32_t least, const void *given);
-/** Bytes of a struct up to a field of its first release, below which none is taken. */
-#define TESS__UP_TO(type, field) ((uint32_t)(offsetof(type, field) + sizeof(((type *)0)->field)))
 /** Names where a failure of the program's own function happened. The message stays when that function set one since
  * `before`, which is tess__fail_count() from ahead of the call. */
 tess_status tess__callback_failed(tess_status, uint64_t before, const char *what, const char *name);
@@ -287,12 +259,7 @@ tess_status tess__check_overwrite(const tess__plan *);
 void tess__say_unused(const tess *); /* options without effect here, or in the place of the program's own */
 tess_status tess__pass_start(tess *, tess__program *, uint32_t kind);
 
-/** piece_step.c: the optimizer plugin's own step of a group that rests in host memory. */
-tess_status tess__step_pieces(tess *, int32_t group, tess__pool *);
-
 /** optimizer.c */
-tess_status tess__make_segments(tess *);
-void tess__step_destroy(tess *);
 void tess__step_forget(tess *); /* the running one */
 tess_status tess__step_begin(tess *, const tess_optimizer_options *);
 tess_status tess__step_end(tess *);

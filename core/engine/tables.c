@@ -16,5 +16,5 @@ tess_status tess__tables_create(tess *t) {
 void tess__tables_destroy(tess *t) {
     tess__transfers_destroy(t);
     tess__pass_destroy(t);
-    tess__step_destroy(t);
+    tess__segments_free(&t->step);
 }

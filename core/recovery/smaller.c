@@ -150,7 +150,7 @@ static void say_accum(tess *t) {
 static tess_status build_group(tess *t) {
     TRY(tess__comms_create(&t->comms, &t->plan.setup));
     TRY(tess__handshake_programs(t, t->plan.programs, TESS__N_PROGRAMS));
-    TRY(tess__make_segments(t));
+    TRY(tess__segments_make(&t->step, &t->plan, t->comms.shard_rank));
     TRY(tess__memory_obtain(&t->memory, tess__device_index(t)));
     TRY(tess__memory_share(&t->memory));
     note_peaks(t);

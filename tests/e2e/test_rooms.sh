@@ -9,8 +9,9 @@ set -eu
 declare -A core=( [base]="" [kit]="" [kernels]="base kit" [builtin]="base kit kernels" [plugin]="base builtin"
   [control]="base" [plan]="base kit" [readers]="base kit plan plugin"
   [checkpoint]="base" [runtime]="base kit kernels builtin plugin control plan readers checkpoint"
-  [engine]="base kit kernels builtin plugin control plan readers checkpoint runtime"
-  [recovery]="base kit kernels builtin plugin control plan readers checkpoint runtime engine" [saving]="base kit kernels builtin plugin control plan readers checkpoint runtime engine"
+  [optimize]="base kit kernels plugin plan runtime"
+  [engine]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize"
+  [recovery]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine" [saving]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine"
   [front]="engine recovery saving" )
 declare -A tools=( [support]="" [tokenizer]="support" [models]="support" [machine]="support models" [launch]="support" [report]="support" [plugins]="support"
   [plan]="support models machine launch report plugins" [train]="support tokenizer models machine launch report plugins plan"
@@ -44,7 +45,7 @@ crossings() {
   done
   grep -rnoE "#include \"(core$rooms)/[^\"]+\"" "$1/tools" | sed -E 's/#include "([^"]+)"/\1/' | while IFS=: read -r file line to; do
     file=${file#"$1"/}
-    case core/${to#core/} in core/runtime/* | core/engine/* | core/recovery/* | core/saving/* | core/front/*) echo "$file $to" ;;
+    case core/${to#core/} in core/runtime/* | core/optimize/* | core/engine/* | core/recovery/* | core/saving/* | core/front/*) echo "$file $to" ;;
       *) [[ " "${private//$'\n'/ }" " == *" ${file#tools/} "* ]] || echo "$file $to" ;; esac
   done
 }

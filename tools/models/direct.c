@@ -17,16 +17,16 @@ struct direct {
     model *m;
     int check;
     int32_t n_buffers, max_params;
-    buffer *buffers;         /* all that was allocated */
+    buffer *buffers;         /* every allocation */
     float **params, **grads; /* per parameter */
-    uint16_t **halves;       /* the parameters in bf16, when the model takes them so */
+    uint16_t **halves;       /* bf16 copies of the parameters if the model reads bf16 */
     const void **call_params;
     void **call_grads;
     char **outputs, **saved; /* per block */
-    char *batch;             /* where the operators' memory is not the host's */
-    char *scratch, *flow[2]; /* gradients between blocks, by turns */
+    char *batch;             /* device copy of the batch; null if the operators compute on the host */
+    char *scratch, *flow[2]; /* flow: two buffers that gradients between blocks alternate between */
     uint64_t scratch_bytes;
-    double *clock; /* null: not measured */
+    double *clock; /* null: nothing is measured */
 };
 
 static int on_host(const direct *d) {
@@ -190,7 +190,7 @@ void direct_zero_grads(direct *d) {
     for (int32_t i = 0; i < desc->n_params; i++)
         if (!model__stores_grad(d->m, i))
             d->m->o->t->zero(d->m->o, d->grads[i],
-                             (size_t)desc->params[i].elems * sizeof(float)); /* aliases have no elements of their own */
+                             (size_t)desc->params[i].elems * sizeof(float)); /* aliases have no elements */
 }
 
 static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_block_call *call) {
@@ -206,13 +206,13 @@ static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_bloc
     call->input = i > 0 ? d->outputs[i - 1] : NULL;
     call->output = d->outputs[i];
     call->saved = call->pass & TESS_PASS_TRAIN ? d->saved[i] : NULL;
-    /* At the end of the buffer: what a call writes beyond its own scratch hits the guard. */
+    /* A call's scratch ends where the buffer ends, so that a write beyond the declared size hits the guard. */
     call->scratch = d->scratch + (ops_align(d->scratch_bytes) - ops_align(scratch_bytes));
     if (d->check && on_host(d))
         memset(d->scratch, 0xFF, d->scratch_bytes);
 }
 
-/* Masters to what the blocks take. */
+/* Rounds the fp32 parameters to the bf16 that the blocks read. */
 static tess_status round_params(direct *d) {
     const model_desc *desc = &d->m->desc;
     for (int32_t i = 0; i < desc->n_params; i++)
@@ -237,7 +237,7 @@ static tess_status call_block(direct *d, tess_block_fn fn, void *user, const tes
     return status;
 }
 
-/* As the engine does it: no later call reads a dropped output, and a gradient in place has no second buffer. */
+/* Acts as the engine does: later calls cannot read a dropped output, and a gradient in place has no second buffer. */
 static void keep_promises(direct *d, int32_t i, int32_t *flow, tess_block_call *call) {
     const model_block *b = &d->m->desc.blocks[i];
     int last = i == d->m->desc.n_blocks - 1,

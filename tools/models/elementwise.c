@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { GRAIN = 4096 }; /* elements: less than this is not worth a thread */
+enum { GRAIN = 4096 }; /* elements; fewer do not repay a thread */
 
 typedef struct {
     const float *x, *y, *dy;
@@ -85,7 +85,7 @@ tess_status ops_cpu_copy(ops *o, const void *x, void *y, uint64_t bytes) {
     return TESS_OK;
 }
 
-/* Philox, written so that neighbouring blocks go through the rounds side by side. */
+/* Philox for SIDE neighbouring blocks at once, so that the compiler vectorises the rounds. */
 enum { SIDE = 16 };
 TESS_FN void mask_words(uint64_t seed, uint64_t first_block, uint32_t layer, uint32_t sample, uint32_t step,
                         uint32_t words[SIDE][4]) {
@@ -124,7 +124,7 @@ OPS_CLONES static void drop_samples(void *arg, int32_t thread, int64_t first, in
             float *x = p->x + (uint64_t)s * p->elems + i;
             mask_words(d->seed, i / 4, d->layer, (uint32_t)(d->first_sample + (uint64_t)s), (uint32_t)d->step, words);
             for (uint64_t j = 0; j < n; j++) {
-                float kept = x[j] * grow; /* before the choice, or it is not made side by side */
+                float kept = x[j] * grow; /* the product precedes the choice; otherwise GCC does not vectorise it */
                 x[j] = philox_uniform(word[j]) < keep ? kept : 0;
             }
         }
@@ -174,7 +174,7 @@ typedef struct {
     uint64_t rows, width;
 } bias;
 
-enum { COLUMNS = 64 }; /* columns summed side by side; the grain of column-wise work */
+enum { COLUMNS = 64 }; /* columns that are summed together; column-wise work is cut at multiples of it */
 
 OPS_CLONES static void bias_columns(void *arg, int32_t thread, int64_t first, int64_t last) {
     const bias *b = arg;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The 3×3 linear layer without bias of PyTorch's uneven-sharding test: so small that ranks own nothing. Its loss is the
- * sum of its outputs, so output and update have a closed form. */
+/* The 3×3 linear layer without bias of PyTorch's uneven-sharding test. It is so small that some ranks own nothing.
+ * Its loss is the sum of its outputs, so output and update have a closed form. */
 #include "model.h"
 #include <tessera/tessera.h>
 
@@ -93,7 +93,7 @@ void linear_expect(int32_t ranks, int32_t batch, double lr, const float x[3], do
             int e = o * SIZE + i;
             weight[e] = 0.125 * (e % 7 - 3);
             output[o] += weight[e] * x[i];
-            updated[e] = weight[e] - lr * mean[i] / samples; /* every output's gradient is its input */
+            updated[e] = weight[e] - lr * mean[i] / samples; /* each output's gradient is its input */
         }
     }
 }

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-typedef struct { /* how a matrix lies in memory */
+typedef struct { /* layout of a matrix in memory */
     int64_t rows, width;
 } stored;
 
@@ -43,7 +43,8 @@ static const float *widened(const ops *o, const void *from, const stored *s, uin
     float *to = (float *)*at;
     if (dtype != TESS_BF16)
         return from;
-    ops_cpu_widen(o, from, to, extent(s)); /* of an object that runs alone: one thread, as there is no nesting */
+    /* An object with `alone` set gets one thread here, because parallel regions do not nest. */
+    ops_cpu_widen(o, from, to, extent(s));
     *at += wide_bytes(s, dtype);
     return to;
 }
@@ -95,7 +96,7 @@ tess_status matmul_run(const ops *o, const ops_matmul_shape *s, const void *a, c
     return TESS_OK;
 }
 
-/* ---- the plain table's ------------------------------------------------------------------------------ */
+/* ---- slots of the plain table --------------------------------------------------------------------------- */
 struct ops_matmul {
     ops *o;
     ops_matmul_shape s;

@@ -33,7 +33,7 @@ uint32_t stored_dtype(uint32_t kind) {
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------ */
-/* The nearest value's number; of two as near the lower. */
+/* Returns the number of the nearest value; between two equally near, the lower. */
 static uint8_t nf4_code(float x) {
     uint8_t code = 0;
     while (code < 15 && x > (stored_nf4(code) + stored_nf4(code + 1u)) * 0.5f)
@@ -58,7 +58,7 @@ void stored_pack(uint32_t kind, const float x[STORED_BLOCK], uint8_t *block) {
     }
 }
 
-/* Elements first … of one block. */
+/* Reads n elements from element `first` of one block. */
 static void read_block(uint32_t kind, const uint8_t *block, int64_t first, int64_t n, float *out) {
     float most;
     memcpy(&most, block, sizeof most);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The table says the command's own options in full, and which of the core's (core/base/option_table.c) the command
- * takes. Help, man pages, completion and docs/variables.md are made from both tables. */
+/* The table describes the command's own options in full, and says which of the core's (core/base/option_table.c) it
+ * takes. Help, man pages, completion and docs/variables.md come from both tables. */
 #include "options.h"
 
 #include <tessera/plugin.h>
@@ -16,7 +16,7 @@ enum {
 #define CHOICE TESS_OPTION_CHOICE
 #define FLAG TESS_OPTION_FLAG
 #define OF_CORE 0, NULL, NULL, NULL
-#define UP 0x1p63 /* no bound */
+#define UP 0x1p63 /* no upper bound */
 #define MODEL TOOL_GROUP_MODEL
 #define DATA TOOL_GROUP_DATA
 #define OPTIM TOOL_GROUP_OPTIMIZER
@@ -140,7 +140,7 @@ const tool_option tool_options[] = {
       NULL, 0, 0 },
     { "quiet", FLAG, "0", NULL, "no progress, no tables", NULL, OUTPUT, ALL | TOOL_CKPT, NULL, 0, 0 },
     { "log", OF_CORE, "LEVEL", OUTPUT, ALL | TOOL_CKPT, NULL, 0, 0 },
-    /* variables alone */
+    /* only variables, without an option */
     { "restart", INT, NULL, NULL, "how many restarts there have been; set by tessera run --restarts", NULL, 0, 0, NULL,
       0, 1 << 20 },
     { "restart-ranks", INT, NULL, NULL, "ranks before the first restart; set by tessera run --restarts", NULL, 0, 0,

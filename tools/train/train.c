@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tessera train MODEL: parses, then runs as one rank, or starts several of itself. */
+/* tessera train MODEL: parses the options, then runs as one rank or starts several ranks. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +79,7 @@ static const tool_page page = {
     .fallback = plan_fallback,
 };
 
-/* The ranks get the same words; -n means nothing to a rank. */
+/* The ranks get the same arguments, because a rank ignores -n. */
 static int start_ranks(const train_settings *settings, int32_t ranks, int argc, char **argv) {
     train_settings adapted = *settings;
     tess_status status = train_resume_adapt(&adapted, ranks);
@@ -124,6 +124,6 @@ int cmd_train(int argc, char **argv) {
         return TOOL_USAGE;
     if (start)
         return start_ranks(&settings, (int32_t)ranks, argc, argv);
-    signal(SIGXFSZ, SIG_IGN); /* a file size limit is a failed write, with a message */
+    signal(SIGXFSZ, SIG_IGN); /* so that a write over the size limit fails with a message */
     return train_rank(&settings);
 }

@@ -36,7 +36,7 @@ static int evaluates(const train_run *r, uint64_t done) {
     return done == r->task.steps || (r->task.eval_every && done % r->task.eval_every == 0);
 }
 
-/* Asked after the evaluation, if there was one. */
+/* Call it after the step's evaluation, if there is one. */
 static int saves(const train_run *r, uint64_t done) {
     int is_end = done == r->task.steps || r->interrupted || train_best_stops(r);
     return r->s.save &&
@@ -64,7 +64,7 @@ static tess_status train_loop(train_run *r) {
 }
 
 /* ---- setting up -------------------------------------------------------------------------------- */
-/* config.json, as an export or a checkpoint will have it. */
+/* Makes the model with the config.json that an export or a checkpoint will have. */
 static tess_status make_model(train_run *r) {
     TRY(model_run_make(&r->s, 0, &r->model_options, &r->m));
     if (!hf_knows(r->s.model))
@@ -152,7 +152,7 @@ static tess_status open_task(train_run *r) {
     return train_sample_check(r);
 }
 
-/* Trains from the current step to the end, through recoveries. */
+/* Trains from the current step to the end and recovers from lost ranks. */
 static tess_status train_to_end(train_run *r) {
     TRY(train_loop(r));
     if (r->interrupted)
@@ -166,7 +166,7 @@ static tess_status train_to_end(train_run *r) {
     return train_ranks(r);
 }
 
-/* Up to the first step. Ranks agree on what may fail on one of them alone. */
+/* Runs all that precedes the first step. Ranks agree after each part that may fail on one of them alone. */
 static tess_status begin(train_run *r) {
     tool_world world = { .ranks = 1 };
     TRY(train_restart_resume(&r->s));
@@ -247,8 +247,8 @@ int train_rank(const train_settings *settings) {
     train_ledger_drop(&r);
     train_spans_close(&r);
     train_watch_close(&r);
-    int others_say_it = status == TESS_E_NOT_FINITE && r.rank != 0;  /* rank 0 has it too, or hears of it */
-    if (status != TESS_OK && !others_say_it && tess_last_error()[0]) /* "" when another rank says it */
+    int others_say_it = status == TESS_E_NOT_FINITE && r.rank != 0;  /* rank 0 has the failure too, or learns of it */
+    if (status != TESS_OK && !others_say_it && tess_last_error()[0]) /* "" if another rank prints the message */
         code = tool_report(status);
     if (code == TOOL_OK)
         code = r.interrupted ? 128 + r.interrupted : tess_exit_code(r.save_failed);

@@ -42,7 +42,7 @@ tess_status train_watch_open(train_run *r) {
     return r->s.csv ? open_csv(r) : TESS_OK;
 }
 
-/* Markdown: a row for each of the run's words. */
+/* Writes the run's words as a Markdown table, one row each. */
 static void put_settings(train_run *r) {
     char text[1024] = "| option | value |\n| --- | --- |\n";
     size_t n = strlen(text);
@@ -65,7 +65,7 @@ double train_watch_utilisation(const train_run *r, double seconds) {
     return known ? r->watch.step_flops / seconds / r->watch.peak_flops : NAN;
 }
 
-/* ",VALUE", or "," where there is none. */
+/* Writes ",VALUE", or "," if there is none. */
 static void put_cell(FILE *csv, double value) {
     fputc(',', csv);
     if (!isnan(value))

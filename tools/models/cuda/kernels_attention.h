@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Attention besides its products: kernels.h. */
+/* The kernels of attention by products, except the products (see kernels.h). */
 #ifndef TESS_MODELS_CUDA_KERNELS_ATTENTION_H
 #define TESS_MODELS_CUDA_KERNELS_ATTENTION_H
 #include "kernels_layer.h"
 
-/* ---- attention: of `heads` heads of one sample, query rows from `first` on ------------------- */
-/* The first key that a query sees, and a score through its cap. places: of a sample's positions in their documents;
- * null: it is one. */
+/* ---- attention: heads of one sample, query rows from `first` on --------------------------------------- */
+/* ops_first_key returns the first key that a query sees; ops_capped applies the cap to a score. `places` are the
+ * positions of a sample within their documents; null: the sample is one document. */
 TESS_FN uint64_t ops_first_key(uint64_t window, const int32_t *places, uint64_t query) {
     uint64_t begin = places ? query - (uint64_t)places[query] : 0;
     return window && query >= window + begin ? query - window + 1 : begin;
@@ -15,7 +15,7 @@ TESS_FN float ops_capped(float score, float cap) {
     return cap > 0 ? cap * ops_tanh(score / cap) : score;
 }
 
-typedef struct { /* scores become probabilities, in place or rounded into half; beyond what a row may see: 0 */
+typedef struct { /* Scores become probabilities, in place or rounded into `half`; hidden keys get 0. */
     float *scores, *lse;
     uint16_t *half;
     const int32_t *places;
@@ -61,7 +61,7 @@ OPS_BODY(attention_softmax) {
         a->lse[r / a->rows * a->time + query] = most + (float)log(sum);
 }
 
-typedef struct { /* scores and dp = dy v^T become p and ds, in place or rounded into the halves */
+typedef struct { /* Scores and dp = dy v^T become p and ds, in place or rounded into the halves. */
     float *scores, *dp;
     uint16_t *half_p, *half_ds;
     const float *lse;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The operators of a decoder's layer: layer_ops.h. */
+/* The operators of a decoder's layer (layer_ops.h). */
 #include "cuda_ops.h"
 #include "tools/models/stored.h"
 #include <tessera/tessera.h>
@@ -35,7 +35,7 @@ static tess_status layer_gelu_backward(ops *o, const void *x, const void *dy, vo
     OPS_INSIDE(cuda_of(o), gelu_slopes(cuda_of(o), x, dy, dx, y, elems));
 }
 
-/* Bias and GELU of a product that lies in y, or the way back through a GELU. */
+/* Applies bias and GELU to a product in y, or GELU's gradient. */
 static tess_status finish_product(const cuda_ops *c, const ops_factors *f) {
     uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns;
     if (f->through)
@@ -89,7 +89,7 @@ static ops_cuda_mask mask_of(const ops_rows *of, const ops_dropout *d) {
     return m;
 }
 
-/* Rows that a block keeps; 0: none, and the kernel that reads them several times takes them. */
+/* Returns how many rows a block keeps. 0: rows are too long, so the kernel that reads them several times runs. */
 static uint32_t tile_rows_of(const ops *o, uint64_t width, uint64_t arrays) {
     return ops_is_vector(width) ? ops_tile_rows(width, arrays * (o->bf16 ? sizeof(uint16_t) : sizeof(float))) : 0;
 }
@@ -135,7 +135,7 @@ static tess_status layer_mask(ops *o, const ops_rows *of, const ops_dropout *d, 
                                       .mask = mask_of(of, d), .half = o->bf16));
 }
 
-/* ---- Llama's ------------------------------------------------------------------------------------- */
+/* ---- rotary positions and SwiGLU ---------------------------------------------------------------------- */
 static tess_status rotate(const cuda_ops *c, const ops_rotation *n) {
     uint64_t groups = ((uint64_t)n->heads + OPS_ROTATE_HEADS - 1) / OPS_ROTATE_HEADS;
     ops_args_rotate a = { .x = n->x, .rows = n->of.rows, .time = n->of.time, .pitch = n->of.width };
@@ -217,7 +217,7 @@ static tess_status layer_head_norm(ops *o, const ops_head_norm *n) {
     OPS_INSIDE(cuda_of(o), ops_cuda_launch(cuda_of(o), OPS_KERNEL_head_norm, &a, head_blocks(&a)));
 }
 
-/* The sums over columns read the gradients before they go back. */
+/* These sums read the gradients of the normalised heads, so they precede head_norm_slopes, which overwrites them. */
 static tess_status head_gains(const cuda_ops *c, const ops_head_norm *n, int is_key, float *dw, int32_t add,
                               void *scratch) {
     uint64_t heads = (uint64_t)(is_key ? n->kv_heads : n->heads), before = is_key ? (uint64_t)n->heads : 0;
@@ -266,7 +266,8 @@ static int32_t kv_heads(const ops_attention_shape *s) {
 static int32_t tiles_of(const ops_attention_shape *s) {
     return (s->time + TILE_ROWS - 1) / TILE_ROWS;
 }
-/* The smallest kernel that a head fits into; forward's is an even number of places before its backward's. */
+/* Returns the smallest kernel that a head fits into. All forward kernels have the same distance to their backward
+ * kernels. */
 static int forward_kernel(const ops_attention_shape *s) {
     return s->size <= 16   ? OPS_KERNEL_attend_16
            : s->size <= 32 ? OPS_KERNEL_attend_32
@@ -289,7 +290,8 @@ static tess_status attend(const cuda_ops *c, const ops_attention_shape *s, const
     return ops_cuda_launch(c, forward_kernel(s), &a, (uint64_t)s->batch * (uint64_t)s->heads * (uint64_t)tiles_of(s));
 }
 
-/* Where a head fills its kernel, both halves of each pair are in one thread's hands when its gradient is written. */
+/* A table can be used only if a head fills its kernel. Then one thread holds both halves of each pair when it writes
+ * the gradient. */
 static uint64_t layer_rotation_need(const ops *o, const ops_attention_shape *s) {
     int fills = s->size == 16 || s->size == 32 || s->size == 64 || s->size == 96 || s->size == 128;
     return is_fused(o, s) && fills ? ops_align((uint64_t)s->time * (uint64_t)s->size * sizeof(float)) : 0;
@@ -327,7 +329,7 @@ static tess_status layer_attention_backward(ops *o, const ops_attention_shape *s
     OPS_INSIDE(cuda_of(o), attention_backward(cuda_of(o), s, qkv, y, lse, dy, dqkv, back, scratch));
 }
 
-/* ---- the two ends ------------------------------------------------------------------------------ */
+/* ---- embedding, tokens and cap ---------------------------------------------------------------------- */
 static tess_status layer_embed(ops *o, const ops_rows *of, const int32_t *ids, const void *table, const int32_t *places,
                                const void *position, float scale, const ops_dropout *d, void *y) {
     uint64_t elems = of->rows * of->width;

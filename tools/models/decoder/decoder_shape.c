@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Sizes, positions and parameters of a decoder, on the CPU and on devices. The model's own begins with a decoder. */
+/* Sizes, positions and parameters of a decoder, on the CPU and on devices. model.own begins with a decoder. */
 #include "decoder.h"
 #include <tessera/tessera.h>
 
@@ -10,9 +10,9 @@
 
 enum {
     LEAST_ROWS = 128,
-    MOST_ROWS = 512 /* of a chunk */,
-    HEAD_BYTES = 32 << 20 /* of a chunk's logits */,
-    HEAD_ROWS = 64 /* at least, if there are */
+    MOST_ROWS = 512 /* rows of a chunk */,
+    HEAD_BYTES = 32 << 20 /* bytes of a chunk's logits */,
+    HEAD_ROWS = 64 /* minimum, if the batch has as many */
 };
 
 /* ---- sizes ------------------------------------------------------------------------------------------- */
@@ -24,8 +24,8 @@ static int64_t divisor(int64_t n, int64_t limit) {
     return k < 1 ? 1 : k;
 }
 
-/* Few enough for little scratch, and enough that the gradient of a matrix, which every chunk reads and writes, costs
- * little beside the products that make it. */
+/* Each chunk reads and writes the whole gradient of a matrix. So a chunk has enough rows that this costs little
+ * beside the products, and few enough that scratch stays small. */
 static int64_t chunk_rows(int64_t width) {
     int64_t rows = width * 4 / 3;
     return rows < LEAST_ROWS ? LEAST_ROWS : rows > MOST_ROWS ? MOST_ROWS : rows;
@@ -82,7 +82,7 @@ void decoder_sizes(model *m, decoder *d) {
     d->eps = o->decoder.norm_eps > 0 ? o->decoder.norm_eps : 1e-5f;
     set_sights(d);
     d->embed_scale = d->family->scaled ? (float)sqrt((double)d->width) : 0;
-    if (d->half) /* as transformers, which has it in the dtype of embeddings */
+    if (d->half) /* transformers has the factor in the dtype of embeddings */
         d->embed_scale = tess_f32_of_bf16(tess_bf16_of_f32(d->embed_scale));
     d->logit_cap = (float)o->decoder.logit_cap;
     d->chunk_samples = d->beside ? d->batch : divisor(d->batch, chunk_rows(d->width) / d->time);
@@ -93,7 +93,7 @@ void decoder_sizes(model *m, decoder *d) {
 }
 
 /* ---- rotary positions -------------------------------------------------------------------------------- */
-/* Llama 3.1: long waves are stretched by `factor`, short ones stay, those between go over smoothly. */
+/* Llama 3.1 stretches long waves by `factor` and keeps short ones; between them it interpolates smoothly. */
 static double stretched(const model_decoder *o, double frequency) {
     double turns = (double)o->rope_positions * frequency / 6.283185307179586;
     if (o->rope_factor <= 0 || o->rope_positions == 0)
@@ -106,13 +106,14 @@ static double stretched(const model_decoder *o, double frequency) {
     return (1 - smooth) * frequency / o->rope_factor + smooth * frequency;
 }
 
-/* The pair whose wave turns so often within the context before it was stretched. */
+/* Returns the pair whose wave makes `turns` turns within the context before it was stretched. */
 static double pair_of_turns(const decoder *d, double theta, double turns) {
     double positions = (double)d->m->options.decoder.rope_positions;
     return (double)d->size * log(positions / (turns * 6.283185307179586)) / (2 * log(theta));
 }
 
-/* YaRN (Peng et al., 2023): the same by the number of the pair, from rope_fast turns to rope_slow. */
+/* YaRN (Peng et al., 2023) interpolates by the number of the pair, between the pairs with rope_fast and rope_slow
+ * turns. */
 static double stretched_by_pairs(const decoder *d, double theta, int64_t pair, double frequency) {
     const model_decoder *o = &d->m->options.decoder;
     double first = pair_of_turns(d, theta, o->rope_fast), last = pair_of_turns(d, theta, o->rope_slow);
@@ -150,7 +151,7 @@ static tess_status add(model *m, const char *module, const char *leaf, int64_t r
     return model__add_param(m, name, (const int64_t[MODEL_DIMS]){ rows, columns }, init, (float)scale);
 }
 
-/* The parameter that was added last. */
+/* Sets the storage format of the parameter that was added last. */
 static tess_status rests(model *m, uint32_t stored) {
     m->desc.params[m->desc.n_params - 1].stored = m->options.lora.rank ? stored : STORED_F32;
     return TESS_OK;
@@ -164,7 +165,7 @@ static tess_status add_layer_param(model *m, const char *layer, const decoder_pa
     const decoder *d = m->own;
     const int64_t sizes[DECODER_SIZES] = { 0, d->width, d->q_width, d->kv_width, d->qkv_width, d->hidden, d->size };
     const double scales[] = { 0, 1, 0.02,
-                              0.02 / sqrt(2.0 * m->options.layers) }; /* the sum over layers keeps its size */
+                              0.02 / sqrt(2.0 * m->options.layers) }; /* the sum over layers then keeps its size */
     OPS_TRY(add(m, layer, p->leaf, sizes[p->rows], sizes[p->columns],
                 p->init < DECODER_NORMAL ? MODEL_CONSTANT : MODEL_NORMAL, scales[p->init]));
     return rests(m, p->columns ? m->options.lora.matrices : STORED_F32);
@@ -203,7 +204,7 @@ tess_status decoder_head_params(model *m) {
     return model__add_alias(m, "head.weight", table);
 }
 
-/* In the order that they are added in. */
+/* The order is that in which the parameters are added. */
 decoder_ends decoder_ends_of(const decoder *d, const tess_block_call *call, int is_head) {
     decoder_ends e = { 0 };
     const void **const params[] = { &e.table, &e.positions, &e.norm_w, &e.norm_b, &e.head };

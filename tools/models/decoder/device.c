@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Sizes of a decoder on a device, and angles that its operators need. */
+/* Computes the sizes of a decoder on a device, and the angles that its operators need. */
 #include "device.h"
 #include <tessera/tessera.h>
 
 #include <stdlib.h>
 
-/* The workspace of a linear operator's three products, where it is more than what there is. */
+/* Enlarges `need` to the workspace of a linear operator's three products. */
 static void need_linear(const model *m, int64_t inputs, int64_t outputs, ops_scratch *need) {
     int64_t rows = (int64_t)device_of(m)->rows.rows, rank = m->options.lora.rank;
     int64_t depth = device_most((uint64_t)inputs, (uint64_t)rank),

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The first block and the last of a decoder on a device. The head works by chunks of rows, so that the logits of a
- * large vocabulary never exist whole: forward makes the losses, and backward makes a chunk's logits again, with the
- * maxima and sums that forward kept. Where one chunk has all rows, forward makes the gradient of the logits beside the
- * loss, and keeps that. */
+/* The first and the last block of a decoder on a device. The head works in chunks of rows, so that the logits of a
+ * large vocabulary never exist whole. Forward computes the losses. Backward computes a chunk's logits again, with
+ * the maxima and sums that forward kept. If one chunk has all rows, forward computes the gradient of the logits with
+ * the loss and keeps that instead. */
 #include "device.h"
 #include <tessera/tessera.h>
 
-enum { LEAST_ROWS = 1024 /* of a chunk: each reads and writes the whole gradient of the matrix */ };
+/* A chunk has at least LEAST_ROWS rows, because each chunk reads and writes the whole gradient of the matrix. */
+enum { LEAST_ROWS = 1024 };
 
 /* ---- embed ---------------------------------------------------------------------------------------- */
 static tess_status call_check(const model *m, const tess_block_call *call) {
@@ -17,7 +18,7 @@ static tess_status call_check(const model *m, const tess_block_call *call) {
     return TESS_OK;
 }
 
-/* The tokens at positions shift … of each sample; as targets (shift 1) those that do not count are -1. */
+/* Reads the tokens at positions shift … of each sample. As targets (shift 1), tokens that do not count become -1. */
 static tess_status ids_of(const model *m, const tess_block_call *call, int32_t shift, int32_t *out) {
     ops_rows of = device_rows_of(m, call);
     uint64_t samples = of.rows / of.time, time = of.time;
@@ -66,7 +67,8 @@ static tess_status embed_forward(void *user, const tess_block_call *call) {
     return device_of(m)->t->embed(m->o, &of, ids, e.table, places, e.positions, d->embed_scale, &drop, call->output);
 }
 
-/* Kernels add to the table, and store the positions that a batch has, or where documents share samples add to them. */
+/* Kernels add to the table's gradient, and store only the positions that a batch has. If documents share samples they
+ * add to the positions too. So the rest has to be zeroed. */
 static tess_status clear_grads(const model *m, float *dtable, float *dposition, int packed) {
     const decoder *d = m->own;
     int64_t positions = m->options.decoder.positions, behind = positions > d->time ? positions - d->time : 0;
@@ -114,11 +116,11 @@ typedef struct {
     const device_decoder *g;
     const tess_block_call *call;
     decoder_ends e;
-    void *dlogits;    /* of a chunk */
-    float *stats;     /* of the normalisation */
-    float *row_stats; /* of the logits; kept where the gradient is not */
-    float *logits;    /* of a chunk */
-    char *normal, *d; /* of all rows; d: the gradient of `normal` */
+    void *dlogits;    /* one chunk's gradient */
+    float *stats;     /* statistics of the normalisation */
+    float *row_stats; /* maxima and sums of the logits; kept if the gradient is not */
+    float *logits;    /* one chunk's */
+    char *normal, *d; /* both of all rows; d: the gradient of `normal` */
     int32_t *targets;
     void *losses;
     void *wide; /* the matrix, where it rests otherwise */
@@ -162,7 +164,7 @@ static head head_of(const model *m, const tess_block_call *call) {
     return h;
 }
 
-/* An evaluation keeps nothing, and has the normalisation's in scratch. */
+/* An evaluation keeps nothing, so the normalisation's statistics lie in scratch. */
 static head forward_head(const model *m, const tess_block_call *call, void *scratch) {
     const device_decoder *g = m->own;
     head h = head_of(m, call);
@@ -204,7 +206,7 @@ static tess_status normalise(const head *h) {
     return h->g->t->norm(h->m->o, &n);
 }
 
-/* ---- a chunk: rows `first` … ----- */
+/* ---- a chunk: rows from `first` on ---- */
 static uint64_t rows_from(const device_decoder *g, uint64_t first) {
     return g->rows.rows - first < g->head_rows ? g->rows.rows - first : g->head_rows;
 }
@@ -239,7 +241,8 @@ static tess_status input_gradient(const head *h, uint64_t first) {
     return h->g->t->product(h->m->o, &f, h->inner);
 }
 
-/* The matrix of the embedding has a gradient of its own, behind this one; other chunks are added to the first. */
+/* Later chunks add to the first one's gradient. If the embedding shares the matrix, its own gradient is added later,
+ * so this one adds too. */
 static tess_status weight_gradient(const head *h, uint64_t first) {
     ops_factors f = { .rows = h->g->d.vocabulary, .columns = (int64_t)h->g->rows.width };
     f.depth = (int64_t)rows_from(h->g, first), f.a = h->dlogits, f.a_pitch = (int64_t)h->g->pitch, f.turn_a = 1;
@@ -337,8 +340,8 @@ void device_measure_embed(const decoder *d, model_block *b) {
     b->backward = embed_backward;
 }
 
-/* As many rows as fit into what a layer's backward takes in any case, whose memory a step's peak has; but at least
- * LEAST_ROWS. */
+/* Chooses as many rows as fit into the scratch that a layer's backward needs anyway, so that the head does not raise
+ * the step's peak. The least is LEAST_ROWS. */
 static void choose_rows(const model *m, uint64_t layer_scratch) {
     device_decoder *g = m->own;
     uint64_t row = g->pitch * (sizeof(float) + g->d.elem), fit = layer_scratch / row / 64 * 64;
@@ -347,7 +350,7 @@ static void choose_rows(const model *m, uint64_t layer_scratch) {
     g->head_rows = fit < g->rows.rows ? fit : g->rows.rows;
 }
 
-/* Workspace of the head's three products of a chunk, and what the sums over columns need. */
+/* Returns the workspace of the head's three products for a chunk, and of its sums over columns. */
 static ops_scratch need_head(const device_decoder *g) {
     int64_t rows = (int64_t)g->head_rows, vocabulary = g->d.vocabulary, width = (int64_t)g->rows.width;
     ops_scratch need;

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The operators of a layer on a device: decoder/decoder.h. */
+/* The operators of a layer on a device (decoder.h). */
 #include "device.h"
 
 /* ---- products -------------------------------------------------------------------------------------------- */
 enum { MOST_BESIDE = 3 };
-typedef struct { /* the same rows times each matrix; a row of the result has them in their order */
+typedef struct { /* products of the same rows with several matrices; a row of the result holds their results in this
+                    order */
     int32_t n, place[MOST_BESIDE];
     int64_t inputs, width[MOST_BESIDE], all;
-    int32_t bias[MOST_BESIDE]; /* places */
+    int32_t bias[MOST_BESIDE]; /* indices of parameters */
 } beside;
 
 static beside one(int32_t place, int64_t inputs, int64_t outputs, int32_t bias) {
     return (beside){ 1, { place }, inputs, { outputs }, outputs, { bias } };
 }
 
-/* Those of a half's normalised rows. */
+/* Returns the products of a half's normalised rows. */
 static beside first_of(const decoder *d, int half) {
     const beside qkv = { 3,
                          { DECODER_Q_W, DECODER_K_W, DECODER_V_W },
@@ -30,13 +31,13 @@ static beside first_of(const decoder *d, int half) {
     return decoder_has(d, DECODER_K_W) ? qkv : one(DECODER_Q_W, d->width, d->qkv_width, DECODER_Q_B);
 }
 
-/* The one that a half ends with. */
+/* Returns the last product of a half. */
 static beside last_of(const decoder *d, int half) {
     return half == DECODER_FEED ? one(DECODER_DOWN_W, d->hidden, d->width, -1)
                                 : one(DECODER_O_W, d->q_width, d->width, -1);
 }
 
-/* Matrices that lie behind each other, as they do in one unit without gaps, are one matrix. */
+/* Adjacent matrices count as one matrix. They are adjacent if they lie in one unit without gaps. */
 static beside as_few(const decoder *d, const beside *b, const void *const *at, uint64_t elem) {
     if (decoder_widens(d, d->m->options.lora.matrices))
         return *b;
@@ -48,7 +49,7 @@ static beside as_few(const decoder *d, const beside *b, const void *const *at, u
     return one(b->place[0], b->inputs, b->all, b->bias[0]);
 }
 
-/* Their biases, where they have any, are one vector. */
+/* Returns whether their biases, if any, are adjacent and so count as one vector. */
 static int is_one_bias(const decoder_chunk *c, const beside *b) {
     for (int32_t i = 1; i < b->n; i++) {
         const char *before = decoder_weight(c, b->bias[i - 1]), *bias = decoder_weight(c, b->bias[i]);
@@ -86,7 +87,7 @@ static tess_status adapt(const decoder_chunk *c, const beside *b, adapting one, 
     return TESS_OK;
 }
 
-/* with: what follows the product and its bias, and whether it is added. */
+/* `with` says what follows the product and its bias, and whether the result is added. */
 static tess_status product(const decoder_chunk *c, beside of, const void *x, void *y, const ops_factors *with) {
     beside b = is_one_bias(c, &of) ? as_few(c->d, &of, c->call->params, c->d->elem) : of;
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
@@ -140,18 +141,18 @@ static ops_norm norm_of(const decoder_chunk *c, int half) {
     return n;
 }
 
-/* The second normalisation is made where its input is. */
+/* join_attention computes the second normalisation together with its input. */
 static tess_status normalise(decoder_chunk *c, int half) {
     ops_norm n = norm_of(c, half);
     return half == DECODER_FEED ? TESS_OK : device_of(c->d->m)->t->norm(c->d->m->o, &n);
 }
 
-/* The place that the first products of the feed-forward half are written to. */
+/* Returns the place of the feed-forward half's first products. */
 static void *feed_of(const decoder_chunk *c) {
     return c->d->gated ? c->k.gate : c->k.up;
 }
 
-/* GELU is taken with the product, and kept is what it was taken of. */
+/* The product applies GELU itself, and keeps GELU's input for backward. */
 static tess_status project(decoder_chunk *c, int half) {
     const decoder *d = c->d;
     beside of = first_of(d, half);
@@ -164,7 +165,7 @@ static tess_status project(decoder_chunk *c, int half) {
     return apart ? device_of(d->m)->t->gelu(d->m->o, y, c->z.wide, elems) : TESS_OK;
 }
 
-/* Queries and keys turn by their positions; `back`: their gradients. */
+/* Describes the turning of queries and keys by their positions; with `back` it turns their gradients back. */
 static ops_rotation rotation_of(const decoder_chunk *c, void *qkv, int32_t back) {
     const decoder *d = c->d;
     ops_rotation r = { .of = device_rows_of(d->m, c->call), .x = qkv, .first = device_first_position(d->m, c->call) };
@@ -175,7 +176,7 @@ static ops_rotation rotation_of(const decoder_chunk *c, void *qkv, int32_t back)
     return r;
 }
 
-/* The normalisation of queries and keys; backward has their gradients in the place of qkv. */
+/* Describes the normalisation of queries and keys; in backward their gradients are in qkv's place. */
 static ops_head_norm heads_of(const decoder_chunk *c, void *qkv) {
     const decoder *d = c->d;
     ops_head_norm n = { .of = device_rows_of(d->m, c->call), .x = qkv, .kept = c->k.heads, .stats = c->k.head_stats };
@@ -218,7 +219,7 @@ static tess_status attend(decoder_chunk *c) {
     return g->t->attention(c->d->m->o, &v.shape, v.all, c->k.attended, c->k.lse, scratch);
 }
 
-/* With the second normalisation, from whose sum the last product of the layer begins. */
+/* The same launch computes the second normalisation, and the sum to which the layer's last product adds. */
 static tess_status join_attention(const decoder_chunk *c) {
     const decoder *d = c->d;
     const model *m = d->m;
@@ -229,7 +230,7 @@ static tess_status join_attention(const decoder_chunk *c) {
                     &(ops_factors){ 0 }));
     OPS_TRY(d->after_norms ? normalise_after(c, DECODER_ATTENTION) : TESS_OK);
     n.add = c->z.normal, n.add_bias = decoder_weight(c, DECODER_O_B), n.sum = c->k.middle, n.drop = &drop;
-    /* what the last product adds to */
+    /* the last product adds to this */
     n.next = device_has_dropout(m, c->call) || d->after_norms ? NULL : c->call->output;
     n.next_bias = decoder_weight(c, DECODER_DOWN_B);
     return device_of(m)->t->norm(m->o, &n);
@@ -265,7 +266,7 @@ static tess_status activate(decoder_chunk *c) {
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------- */
-/* Gradients that the sums over columns need stay to the end. */
+/* Gradients that the sums over columns read are kept until the layer ends. */
 static decoder_rooms rooms_at(const decoder *d, char **at) {
     const device_decoder *g = device_of(d->m);
     int dropout = d->m->options.dropout > 0 || d->after_norms;
@@ -294,7 +295,7 @@ static uint64_t backward_need(const decoder *d, int part) {
     return (uint64_t)(uintptr_t)at + device_of(d->m)->inner.backward_bytes;
 }
 
-/* dx: of what a half adds, from that of its normalised. */
+/* dx: the gradient of a half's result before its normalisation; dy: after it. */
 static tess_status after_backward(const decoder_chunk *c, int half, const void *dy, void *dx) {
     const decoder *d = c->d;
     int is_feed = half == DECODER_FEED;
@@ -304,7 +305,7 @@ static tess_status after_backward(const decoder_chunk *c, int half, const void *
     return device_of(d->m)->t->norm_backward(d->m->o, &n);
 }
 
-/* The activation's result is made again beside the gradient of what it was taken of. */
+/* The launch that computes the gradient of the activation's input also computes its result again. */
 static tess_status activate_backward(decoder_chunk *c) {
     const decoder *d = c->d;
     const model *m = d->m;
@@ -359,7 +360,7 @@ static ops_norm_backward norm_backward_of(const decoder_chunk *c, int half) {
     return n;
 }
 
-/* To the rows between the halves. */
+/* Computes the gradient of the rows between the halves. */
 static tess_status norm2_backward(decoder_chunk *c) {
     const model *m = c->d->m;
     decoder_rooms *z = &c->z;
@@ -375,7 +376,7 @@ static tess_status norm2_backward(decoder_chunk *c) {
     return after_backward(c, DECODER_ATTENTION, z->dmiddle, z->masked1);
 }
 
-/* To the layer's input, and beside it the sums over columns of the whole layer. */
+/* Computes the gradient of the layer's input, and in the same launch the sums over columns of the whole layer. */
 static tess_status norm1_backward(decoder_chunk *c) {
     const decoder *d = c->d;
     const device_decoder *g = device_of(d->m);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The choice of dtypes. */
+/* Checks a precision plugin's choice of dtypes. */
 #include <string.h>
 
 #include <tessera/plugin_helpers.h>
@@ -88,7 +88,7 @@ static void choices(check *c) {
     check_note(c, "%d chosen, %d refused", served, refused);
 }
 
-/* Pure, so the same on every rank: all ranks compare a hash of every choice. */
+/* The choice must be pure, so all ranks compare a hash of every choice. */
 static void same_on_all_ranks(check *c) {
     uint64_t hash = 1469598103934665603u;
     open_precision(c);
@@ -131,7 +131,7 @@ static void longer_structs(check *c) {
     check_that(c, out.x.struct_size == sizeof out, "choose wrote struct_size");
     out.x.struct_size = sizeof plain;
     check_that(c, memcmp(&out.x, &plain, sizeof plain) == 0, "choose of longer structs says something else");
-    /* A shorter answer, of an older core, is written no further than it goes. */
+    /* An older core passes a shorter answer. The plugin must not write past its end. */
     for (uint32_t size = 8; size < sizeof plain; size += 4) {
         tess_precision_choice *cut = check_at_edge(c, size);
         memset(cut, 0, size);

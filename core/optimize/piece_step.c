@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The step of an optimizer plugin, piece by piece, in host memory. A piece is short, so that the search for NaN and the
- * low-precision copy read it from the cache. */
-#include "state.h"
+/* Calls an optimizer plugin's step piece by piece in host memory. A piece is short, so the search for NaN and the
+ * low-precision copy find it in the cache. */
+#include "step.h"
 
 #include "base/status.h"
 #include "kit/formulas.h"
 #include "kernels/kernels.h"
+#include "plugin/open.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -13,20 +14,21 @@
 enum { PIECE_ELEMS = TESS_BLOCK_MOST };
 
 typedef struct {
-    const tess *t;
+    const tess__step *step;
+    const tess__memory *memory;
     const tess__group *group;
-    int32_t index;       /* of the group */
+    int32_t index;       /* the group's index */
     tess__cast_fn widen; /* null: the gradient is fp32 */
     tess__cast_fn low;   /* null: no low-precision copy */
     float grad_scale;
-    tess_optimizer_piece common; /* what all pieces have */
+    tess_optimizer_piece common; /* fields that all pieces share */
     atomic_int failed;
-    tess_status status; /* with `error`, of the first that failed */
+    tess_status status; /* the first failure; `error` has its message */
     tess_error error;
 } stepping;
 
 static void *at_value(const stepping *x, int role, uint32_t dtype, uint64_t value) {
-    return (char *)tess__address_of(x->t, role, x->index) + value * tess_dtype_bytes(dtype);
+    return (char *)tess__address(x->memory, role, x->index) + value * tess_dtype_bytes(dtype);
 }
 
 static void note_failure(stepping *x, tess_status status, const tess_error *e) {
@@ -37,10 +39,10 @@ static void note_failure(stepping *x, tess_status status, const tess_error *e) {
     x->error = *e;
 }
 
-/* Keeps the first step that left something, as the device's kernels do. */
+/* Keeps the number of the first step that left a NaN or an infinity, as the device's kernels do. */
 static void note_not_finite(const stepping *x, const tess_optimizer_piece *p) {
     const tess_grain *g = &x->group->step;
-    int64_t none = 0, *at = x->t->step.kernel.not_finite;
+    int64_t none = 0, *at = x->step->kernel.not_finite;
     int finite = tess__all_finite(p->master, TESS_F32, p->elems);
     for (uint32_t k = 0; finite && k < g->n_states; k++)
         finite = tess__all_finite(p->state[k], g->state[k].dtype, tess__values_of(p->elems, g->state[k].every));
@@ -64,7 +66,7 @@ static const float *gradient(const stepping *x, uint64_t first, uint64_t elems, 
 /* Steps elements [first, first + p->elems) of the shard. */
 static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first) {
     _Alignas(64) float room[PIECE_ELEMS];
-    const tess__setup *s = &x->t->plan.setup;
+    const tess__setup *s = &x->memory->plan->setup;
     const tess_grain *g = &x->group->step;
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
     p->master = at_value(x, TESS__MASTER, TESS_F32, first);
@@ -81,16 +83,15 @@ static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first) {
         x->low(p->master, at_value(x, TESS__LOW_COPY, TESS_BF16, first), p->elems);
 }
 
-/* The settings of the optimizer group whose run has this element of the shard. */
+/* Returns the settings of the optimizer group that has this element of the shard. */
 static const tess_segment *settings_of(const stepping *x, uint64_t first) {
-    const tess__step *s = &x->t->step;
-    const tess_segment *at = &s->segments[s->first_segment[x->index]];
+    const tess_segment *at = &x->step->segments[x->step->first_segment[x->index]];
     while (first >= at->first + at->elems)
         at++;
     return at;
 }
 
-/* Steps the part [first, end) of the shard as far as it lies in one parameter. */
+/* Steps the elements of [first, end) in the shard that belong to one parameter. */
 static void step_param(stepping *x, const tess__param *p, const tess__piece *own, uint64_t first, uint64_t end) {
     const tess_param_view view = tess__param_view_of(p);
     const tess_segment *of = settings_of(x, own->in_shard);
@@ -108,30 +109,32 @@ static void step_param(stepping *x, const tess__param *p, const tess__piece *own
     }
 }
 
-/* A part is a run of pads, so that no grain is cut. */
+/* A part is a whole number of pads, so that no grain is cut. */
 static void step_part(void *user, uint64_t first, uint64_t pads) {
     stepping *x = user;
-    const tess__layout *l = &x->t->plan.layout;
+    const tess__plan *plan = x->memory->plan;
     uint64_t from = first * x->group->pad, end = from + pads * x->group->pad;
     for (int32_t i = 0; i < x->group->n_params; i++) {
-        const tess__param *p = &x->t->plan.model.params[l->order[x->group->first_param + i]];
-        tess__piece own = tess__layout_piece(l, p, x->t->comms.shard_rank);
+        const tess__param *p = &plan->model.params[plan->layout.order[x->group->first_param + i]];
+        tess__piece own = tess__layout_piece(&plan->layout, p, x->memory->comms->shard_rank);
         if (own.elems)
             step_param(x, p, &own, from, end);
     }
 }
 
-tess_status tess__step_pieces(tess *t, int32_t g, tess__pool *pool) {
-    const tess__group *group = &t->plan.layout.groups[g];
-    const tess_optimizer_options *said = &t->step.said;
-    stepping x = { .t = t,
+tess_status tess__step_pieces(const tess__step *step, const tess__memory *memory, const tess__plugin *plugin, int32_t g,
+                              tess__pool *pool) {
+    const tess__group *group = &memory->plan->layout.groups[g];
+    const tess_optimizer_options *said = &step->said;
+    stepping x = { .step = step,
+                   .memory = memory,
                    .group = group,
                    .index = g,
                    .widen = group->grad_shard == TESS_F32 ? NULL : tess__cast_find(group->grad_shard, TESS_F32, 0),
                    .low = group->low_copy ? tess__cast_find(TESS_F32, TESS_BF16, 0) : NULL,
-                   .grad_scale = t->step.kernel.grad_scale,
+                   .grad_scale = step->kernel.grad_scale,
                    .common = { .struct_size = sizeof x.common,
-                               .step = t->step.kernel.step,
+                               .step = step->kernel.step,
                                .momentum = tess_decimal_of_f32(said->momentum),
                                .beta1 = tess_decimal_of_f32(said->beta1),
                                .beta2 = tess_decimal_of_f32(said->beta2),
@@ -139,7 +142,5 @@ tess_status tess__step_pieces(tess *t, int32_t g, tess__pool *pool) {
                                .rho = tess_decimal_of_f32(said->rho) } };
     tess__pool_run(pool, group->shard_elems / group->pad, (TESS__KERNEL_LEAST_ELEMS + group->pad - 1) / group->pad,
                    step_part, &x);
-    return x.status
-               ? tess__plugin_failed(x.status, TESS_KIND_OPTIMIZER, t->selection.plugins[TESS_KIND_OPTIMIZER], &x.error)
-               : TESS_OK;
+    return x.status ? tess__plugin_failed(x.status, TESS_KIND_OPTIMIZER, plugin, &x.error) : TESS_OK;
 }
