@@ -314,6 +314,9 @@ typedef struct {
                              start or a load, when DIR has checkpoints that this run does not go on from */
     const double *score;  /* rank 0's: how good this one is, a validation loss say; null: not known. The one of the run with
                              the lowest stays beside the newest `keep` */
+    const char *const *base; /* rank 0's: files that the frozen parameters were filled from, null at the end. Then those
+                             are left out, and the manifest names the files by checksums of all of each, which rank 0
+                             makes once. Null, or a build without xxHash: they are saved */
 } tess_checkpoint_options;
 /** [C] Saves parameters, optimizer state, buffers, the count of steps and the program's bytes, between steps. Where a
  * snapshot was planned (tess_options.checkpoint, TESSERA_CHECKPOINT=async) it returns when that is taken and the files
@@ -336,11 +339,13 @@ typedef struct {
     const char *path; /* DIR: the newest that verifies of the lineage written last; or DIR/step-000020 */
     void *common, *own; /* room for the program's bytes; null: not wanted */
     uint64_t common_bytes, own_bytes; /* of that room */
+    const char *const *base; /* as in tess_checkpoint_options: what tess_shard's fill has read */
 } tess_checkpoint_load_options;
 /** [C] After tess_shard (its fill may be null): whatever the number of ranks, strategy, wrap, offload and precision of
  * the run that saved. Buffers are those of its rank 0; a rank beyond its number finds no bytes of its own. Every byte is
- * held against its checksum. TESS_E_DATA: no checkpoint, damaged, or of another model or optimizer. Another number of
- * microbatches in a step is a warning; under TESSERA_DETERMINISTIC=1, on another number of ranks, TESS_E_INVALID. */
+ * held against its checksum. TESS_E_DATA: no checkpoint, damaged, of another model or optimizer, or beside another base.
+ * Another number of microbatches in a step is a warning; under TESSERA_DETERMINISTIC=1, on another number of ranks,
+ * TESS_E_INVALID. */
 TESS_API tess_status tess_checkpoint_load(tess *, const tess_checkpoint_load_options *, tess_checkpoint_info *info);
 /** Calls fn with each complete checkpoint in DIR, oldest first. Local; needs no engine. */
 typedef tess_status (*tess_checkpoint_fn)(void *user, const char *path, const tess_checkpoint_info *);

@@ -173,4 +173,21 @@ OPS_BODY(tokens) {
     }
 }
 
+typedef struct {
+    const int32_t *tokens;
+    int32_t *out;
+    uint64_t elems, time, stride;
+    int32_t begins; /* the mark of a document's first token */
+} ops_args_places;
+OPS_BODY(places) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) {
+        uint64_t at = ops_mod(i, a->time), begin = at;
+        const int32_t *sample = a->tokens + ops_div(i, a->time) * a->stride;
+        while (begin > 0 && !(sample[begin] & a->begins))
+            begin--;
+        a->out[i] = (int32_t)(at - begin);
+    }
+}
+
 #endif
