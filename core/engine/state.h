@@ -105,6 +105,7 @@ struct tess {
     tess_status error; /* the first one; sticky */
     char message[1024];
     int sharded;         /* tess_shard is done */
+    int outside;         /* of the group that it was opened for: nobody gets this engine */
     int masters_changed; /* by anything but a step, which writes their low-precision copies too: these are old */
     tess__settings settings;
     tess__selection selection;
@@ -123,6 +124,7 @@ struct tess {
     tess__past past;           /* what was loaded, and whose checkpoints this run writes; the same on all ranks */
     tess__side_thread saving;  /* reads frozen parameters where they lie, and the snapshot */
     tess__advice advice;       /* after tess_shard was over its budget */
+    tess_buffer scratch;       /* of a group's collectives: what the largest so far needs */
 };
 
 /** errors.c: makes `status`, whose message is set, the engine's sticky error. Names a lost rank as the cause when
@@ -152,6 +154,8 @@ tess_status tess__callback_failed(tess_status, uint64_t before, const char *what
  * runs at all. */
 tess_status tess__read_plan(tess *);
 tess_status tess__read_options(tess *);
+/** Refuses, before ranks meet, what no group can have. */
+tess_status tess__group_check(const tess *, const tess_group_options *);
 /** host.c: what the plugins of this engine may call. */
 void tess__host_make(tess *);
 
