@@ -78,6 +78,27 @@ static tess_status read_mesh(int32_t nranks, tess__mesh *m) {
     return s;
 }
 
+static int32_t stride_of(const tess__mesh *m, int32_t dimension) {
+    int32_t stride = 1;
+    for (int32_t inner = dimension + 1; inner < m->n; inner++)
+        stride *= m->of[inner].size;
+    return stride;
+}
+
+tess_status tess__mesh_stride(const char *dimensions, int32_t *out) {
+    const char *text = tess__option_text("mesh");
+    tess__mesh m = { .n = 0 };
+    tess_status s = text ? tess__mesh_parse("TESSERA_MESH", text, &m) : TESS_OK;
+    int32_t stride = 1;
+    for (const char *at = dimensions; !s && *at; at += strspn(at, ",")) {
+        int32_t d = find(&m, at, strcspn(at, ","));
+        stride = d < 0 ? stride : stride_of(&m, d);
+        at += strcspn(at, ",");
+    }
+    *out = stride;
+    return s;
+}
+
 tess_status tess_mesh_group(const char *dimensions, tess_group_options *out) {
     tess__mesh m;
     int32_t rank, nranks;
@@ -91,13 +112,11 @@ tess_status tess_mesh_group(const char *dimensions, tess_group_options *out) {
     tess_group_options o = { .struct_size = out->struct_size, .color = rank, .ranks = 1, .name = dimensions };
     for (const char *at = dimensions; *at; at += strspn(at, ",")) {
         size_t length = strcspn(at, ",");
-        int32_t d = find(&m, at, length), stride = 1;
+        int32_t d = find(&m, at, length);
         at += length;
         if (d < 0)
             continue; /* a mesh without it has one rank there */
-        for (int32_t inner = d + 1; inner < m.n; inner++)
-            stride *= m.of[inner].size;
-        int32_t index = rank / stride % m.of[d].size;
+        int32_t stride = stride_of(&m, d), index = rank / stride % m.of[d].size;
         o.color -= index * stride;
         o.key = o.key * m.of[d].size + index;
         o.ranks *= m.of[d].size;

@@ -14,4 +14,6 @@ typedef struct {
 } tess__mesh;
 /** `setting`: where the text is from, for messages. TESS_E_INVALID for one that is no mesh. */
 tess_status tess__mesh_parse(const char *setting, const char *text, tess__mesh *out);
+/** How far apart ranks are that are neighbours along these dimensions of TESSERA_MESH; 1 without a mesh. */
+tess_status tess__mesh_stride(const char *dimensions, int32_t *out);
 #endif

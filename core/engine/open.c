@@ -2,6 +2,7 @@
 #include "state.h"
 
 #include "control/host_id.h"
+#include "control/mesh.h"
 #include "base/log.h"
 #include "base/option_fields.h"
 #include "base/options.h"
@@ -26,12 +27,13 @@ static tess_status join_world(tess *t) {
 }
 
 static tess_status open_world(tess *t) {
+    TRY(tess__read_group(t));
     const tess_group_options *group = t->settings.options.group;
-    if (group)
-        TRY(tess__group_check(t, group));
     if (t->settings.plan_only)
         t->comms.world = (tess__world){ .nranks = group ? group->ranks : t->settings.options.ranks };
-    else
+    if (t->settings.plan_only && group)
+        TRY(tess__mesh_stride(group->name ? group->name : "", &t->plan.setup.stride));
+    if (!t->settings.plan_only)
         TRY(join_world(t));
     tess_status s = group && !t->settings.plan_only ? tess__comms_join_group(&t->comms, group, &t->outside) : TESS_OK;
     t->mirror.rank = t->comms.world.rank;

@@ -203,21 +203,33 @@ tess_status tess__read_plan(tess *t) {
     return s;
 }
 
-enum { MOST_NAME = 31 };
-
-tess_status tess__group_check(const tess *t, const tess_group_options *o) {
+static tess_status check_group(const tess *t, const tess_group_options *o) {
+    const char *name = o->name ? o->name : "";
     if (o->struct_size < sizeof *o)
         return tess__fail(TESS_E_INVALID, "tess_options.group: struct_size is %u; set it to sizeof of the struct (%zu)",
                           o->struct_size, sizeof *o);
-    if (o->ranks < 0 || (o->name && (strlen(o->name) > MOST_NAME || tess__has_control(o->name))))
+    if (o->ranks < 0 || strlen(name) >= sizeof t->settings.group_name || tess__has_control(name))
         return tess__fail(TESS_E_INVALID,
-                          "tess_options.group: ranks is %d, the name '%.40s', expected a number from 0 up "
-                          "and at most %d characters",
-                          o->ranks, o->name ? o->name : "", MOST_NAME);
+                          "tess_options.group: ranks is %d, the name '%.40s', expected a number from 0 up and at most "
+                          "%zu characters",
+                          o->ranks, name, sizeof t->settings.group_name - 1);
     if (t->settings.plan_only && !o->ranks)
         return tess__fail(TESS_E_INVALID,
-                          "tess_options.group.ranks is 0, so a plan does not know how many ranks group "
-                          "%s has: tess_mesh_group says it",
-                          o->name ? o->name : "");
+                          "tess_options.group.ranks is 0, so a plan does not know how many ranks group '%s' has: "
+                          "tess_mesh_group says it",
+                          name);
+    return TESS_OK;
+}
+
+tess_status tess__read_group(tess *t) {
+    tess__settings *s = &t->settings;
+    const tess_group_options *given = s->options.group;
+    if (!given)
+        return TESS_OK;
+    TRY(check_group(t, given));
+    s->group = *given;
+    snprintf(s->group_name, sizeof s->group_name, "%s", given->name ? given->name : "");
+    s->group.name = s->group_name;
+    s->options.group = &s->group;
     return TESS_OK;
 }

@@ -23,6 +23,8 @@ enum { TESS__NORMS = 32 }; /* of which the usual one is the median */
 
 typedef struct {                /* const after tess_open */
     tess_options options;       /* as given; texts not to be used */
+    tess_group_options group;   /* to which options.group points, unless it is null; a copy, as is its name */
+    char group_name[32];
     tess__given given;          /* the same, for every read of an option */
     const tess__given *callers; /* of the thread in tess_shard, while it runs */
     char *strategy, *optimizer, *activations;
@@ -154,8 +156,8 @@ tess_status tess__callback_failed(tess_status, uint64_t before, const char *what
  * runs at all. */
 tess_status tess__read_plan(tess *);
 tess_status tess__read_options(tess *);
-/** Refuses, before ranks meet, what no group can have. */
-tess_status tess__group_check(const tess *, const tess_group_options *);
+/** Takes options.group over. Refuses, before ranks meet, what no group can have. */
+tess_status tess__read_group(tess *);
 /** host.c: what the plugins of this engine may call. */
 void tess__host_make(tess *);
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Groups of ranks, in one mode each:
  *   values        every collective of groups that overlap, on all dtypes that count; ranks that are in none
- *   kill RANK     engines over dp and groups over tp (TESSERA_MESH) train the toy; the rank kills itself in step 3
+ *   kill RANK     engines over dp and groups over tp (TESSERA_MESH) train the toy; the rank kills itself in step 3, or,
+ *                 with -1, none does, and its digest is printed
+ *   recover       the same, and the program would recover
  *   crossed       ranks 0 and 1 come to two groups in different orders
  *   circle        ranks 0, 1 and 2 come to three groups of two in a circle
  *   half          rank 0 closes a group while rank 1 waits in another
@@ -10,6 +12,7 @@
  *   sizes         a group that must have three ranks and has two
  * Each rank prints "ok", or its error to standard error. */
 #include "toy.h"
+#include "toy_device.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -37,12 +40,6 @@ static tess_group *group_of(const char *name, int32_t color, int32_t key, int32_
     tess_group_options o = { .struct_size = sizeof o, .color = color, .key = key, .ranks = size, .name = name };
     ok(tess_group_open(&(tess_options){ .struct_size = sizeof(tess_options), .group = &o }, &g));
     return g;
-}
-
-static tess_group *along(const char *dimension) {
-    tess_group_options o = { .struct_size = sizeof o };
-    ok(tess_mesh_group(dimension, &o));
-    return group_of(dimension, o.color, o.key, o.ranks);
 }
 
 static void sum(tess_group *g) {
@@ -123,29 +120,57 @@ static void values(void) {
 
 /* ---- a lost rank ---- */
 
-static void train(int victim) {
+/* In memory of the device's kind. */
+static void sum_at(tess_group *g, void *at) {
+    double one = 1;
+    toy_write(at, &one, sizeof one);
+    ok(tess_group_all_reduce(g, at, 1, TESS_F64, TESS_SUM));
+    toy_read(&one, at, sizeof one);
+    equal(one, tess_group_ranks(g), "the sum of ones");
+}
+
+static void equal_to_plan(const tess *t) {
+    tess_stats stats = { .struct_size = sizeof stats };
+    ok(tess_stats_get(t, &stats));
+    for (int d = 1; d < 3; d++)
+        equal((double)stats.peak_bytes[d], (double)stats.planned_peak_bytes[d], "the peak beside the plan");
+}
+
+static void train(int victim, uint32_t recover) {
     toy m;
     tess *t;
+    void *at;
     double loss;
+    uint64_t digest;
     tess_group_options dp = { .struct_size = sizeof dp };
     tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f };
+    tess_options o = { .struct_size = sizeof o, .group = &dp, .input_bytes = TOY_INPUT_BYTES, .recover = recover };
+    if (toy_device_open(&o))
+        exit(3);
     ok(tess_mesh_group("dp", &dp));
-    tess_options o = { .struct_size = sizeof o, .group = &dp, .input_bytes = TOY_INPUT_BYTES };
     ok(tess_open(&o, &t));
-    tess_group *tp = along("tp");
+    tess_group *tp;
+    tess_group_options of_tp = { .struct_size = sizeof of_tp };
+    ok(tess_mesh_group("tp", &of_tp));
+    tess_options p = { .struct_size = sizeof p, .group = &of_tp, .pointer_mem = o.pointer_mem, .stream = o.stream };
+    ok(tess_group_open(&p, &tp));
     ok(toy_declare(t, &m, 0));
+    ok(tess_alloc(t, "one", sizeof(double), &at));
     ok(tess_shard(t, toy_fill, NULL));
     m.skip = 0;
-    for (int64_t i = 0; i < 100; i++) {
+    for (int64_t i = 0; i < (victim < 0 ? 5 : 1000); i++) {
         if (rank == victim && i == 3)
             raise(SIGKILL);
         ok(toy_pass(t, &m, TESS_PASS_TRAIN, i * tess_ranks(t) + tess_rank(t), &loss));
         ok(tess_step(t, &step));
-        for (int k = 0; k < 10; k++)
-            sum(tp);
+        sum_at(tp, at);
     }
+    ok(toy_digest(t, &digest));
+    equal_to_plan(t);
+    printf("%016llx\n", (unsigned long long)digest);
     ok(tess_group_close(tp));
     ok(tess_close(t));
+    toy_device_close();
 }
 
 /* ---- orders ---- */
@@ -204,7 +229,9 @@ int main(int argc, char **argv) {
     if (strcmp(mode, "values") == 0)
         values();
     else if (strcmp(mode, "kill") == 0)
-        train(argc > 2 ? atoi(argv[2]) : -1);
+        train(argc > 2 ? atoi(argv[2]) : -1, 0);
+    else if (strcmp(mode, "recover") == 0)
+        train(-1, 1);
     else if (strcmp(mode, "crossed") == 0)
         crossed();
     else if (strcmp(mode, "circle") == 0)
