@@ -24,6 +24,8 @@ enum { TESS__NAN_STOP, TESS__NAN_SKIP, TESS__NAN_WARN };
 
 typedef struct {                /* const after tess_open */
     tess_options options;       /* as given; texts not to be used */
+    tess_group_options group;   /* to which options.group points, unless it is null; a copy, as is its name */
+    char group_name[32];
     tess__given given;          /* the same, for every read of an option */
     const tess__given *callers; /* of the thread in tess_shard, while it runs */
     char *strategy, *optimizer, *activations;
@@ -90,6 +92,7 @@ struct tess {
     tess_status error; /* the first one; sticky */
     char message[1024];
     int sharded;         /* tess_shard is done */
+    int outside;         /* of the group that it was opened for: nobody gets this engine */
     int masters_changed; /* by anything but a step, which writes their low-precision copies too: these are old */
     tess__settings settings;
     tess__selection selection;
@@ -109,6 +112,7 @@ struct tess {
     tess__past past;           /* what was loaded, and whose checkpoints this run writes; the same on all ranks */
     tess__side_thread saving;  /* reads frozen parameters where they lie, and the snapshot */
     tess__advice advice;       /* after tess_shard was over its budget */
+    tess_buffer scratch;       /* of a group's collectives: what the largest so far needs */
 };
 
 /** errors.c: makes `status`, whose message is set, the engine's sticky error. Names a lost rank as the cause when
@@ -133,6 +137,8 @@ tess_status tess__callback_failed(tess_status, uint64_t before, const char *what
  * runs at all. */
 tess_status tess__read_plan(tess *);
 tess_status tess__read_options(tess *);
+/** Takes options.group over. Refuses, before ranks meet, what no group can have. */
+tess_status tess__read_group(tess *);
 /** host.c: what the plugins of this engine may call. */
 void tess__host_make(tess *);
 

@@ -37,7 +37,9 @@ void tess__comms_idle(tess__comms *c) {
 }
 
 void tess__comms_key(const tess__comms *c, const char *key, char *out, size_t n) {
-    if (c->seat.engine > 1)
+    if (c->members)
+        snprintf(out, n, "e%u.%d/%s", c->seat.engine, c->color, key);
+    else if (c->seat.engine > 1)
         snprintf(out, n, "e%u/%s", c->seat.engine, key);
     else
         snprintf(out, n, "%s", key);

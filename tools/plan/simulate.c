@@ -337,9 +337,10 @@ double simulate_collective(const machine_desc *m, const char *comm, uint32_t op,
     return seconds;
 }
 
-/* Shard groups are ranks in a row, replica groups every shard_ranks-th one. */
+/* Shard groups are ranks in a row, replica groups every shard_ranks-th one; of a mesh every stride-th one of those. */
 static int32_t per_node(const sim *s, int32_t members, int32_t stride) {
     int32_t node = s->in->machine->ranks_per_node;
+    stride *= s->in->setup->stride > 1 ? s->in->setup->stride : 1;
     int32_t fit = node > 0 ? node / stride : members;
     return fit < 1 ? 1 : fit < members ? fit : members;
 }
@@ -577,8 +578,9 @@ tess_status simulate_step(const simulation *in, simulated_step *out) {
     int32_t n = in->layout->n_groups > in->model->n_blocks ? in->layout->n_groups : in->model->n_blocks;
     simulated_step own = { 0 };
     sim s = { .in = in, .out = &own, .last = -1 };
-    int32_t node = in->machine->ranks_per_node > 0 ? in->machine->ranks_per_node : in->setup->nranks;
-    s.cores = in->machine->cores / (node < in->setup->nranks ? node : in->setup->nranks);
+    int32_t all = in->setup->nranks * (in->setup->stride > 1 ? in->setup->stride : 1);
+    int32_t node = in->machine->ranks_per_node > 0 ? in->machine->ranks_per_node : all;
+    s.cores = in->machine->cores / (node < all ? node : all);
     s.tickets = calloc((size_t)n * 8 + 1, sizeof *s.tickets);
     if (!s.tickets)
         return tess_fail(TESS_E_NOMEM, "no memory to simulate a step");
