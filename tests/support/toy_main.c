@@ -266,7 +266,7 @@ static void fill_mine(figures *f, int fullest) {
     const tess_stats *s = &f->stats;
     const uint64_t *peak = f->departed ? s->planned_peak_bytes : s->peak_bytes;
     /* The plan's peak is that of the fullest program, which only blocks with the step apart are sure to run. With whole
-     * matrices that may be the step that clips. */
+     * matrices that may be a step that this run does not take. */
     int books = strcmp(f->ledger, "equal") == 0 && rests(s) && (!fullest || categories_agree(s));
     int counted = tool_alloc_available() && !f->departed;
     f->mine.value[EVERY_BOOKS] = books || f->departed;
@@ -303,7 +303,7 @@ int main(int argc, char **argv) {
     tess_status s = open_training(&r, mode);
     if (s || (s = train(&r)) || (s = take_figures(&r, &before, &f)))
         return fail(r.t, s);
-    fill_mine(&f, r.blocks && !r.fused && (r.clip || !r.matrices));
+    fill_mine(&f, r.blocks && !r.fused && !r.matrices);
     if ((s = summon(&r, &f)))
         return fail(r.t, s);
     /* A sanitizer's shadow grows with what it watches, a GPU's memory is not this process's, and MPI's is not stated.
