@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "kit/formulas.h"
 #include "kernels/kernels.h"
+#include "plan/matrices.h"
 #include "plugin/open.h"
 
 #include <stdatomic.h>
@@ -21,6 +22,7 @@ typedef struct {
     tess__cast_fn widen; /* null: the gradient is fp32 */
     tess__cast_fn low;   /* null: no low-precision copy */
     float grad_scale;
+    int in_place;                /* updates take the place of the gradient */
     float *update;               /* of the shard's first element; null: the grain is no matrix */
     tess_optimizer_piece common; /* fields that all pieces share */
     atomic_int failed;
@@ -53,13 +55,13 @@ static void note_not_finite(const stepping *x, const tess_optimizer_piece *p) {
 
 static const float *gradient(const stepping *x, uint64_t first, uint64_t elems, float *room) {
     const float *from = at_value(x, TESS__SHARD_GRAD, x->group->grad_shard, first);
-    if (!x->widen && x->grad_scale == 1.0f)
+    if (!x->widen && x->grad_scale == 1.0f && !x->in_place)
         return from;
     if (x->widen) {
         x->widen(from, room, elems);
         from = room;
     }
-    for (uint64_t i = 0; x->grad_scale != 1.0f && i < elems; i++)
+    for (uint64_t i = 0; i < elems; i++)
         room[i] = from[i] * x->grad_scale;
     return room;
 }
@@ -128,8 +130,8 @@ static void step_part(void *user, uint64_t first, uint64_t pads) {
 
 static float *update_of(const tess__memory *m, int32_t g, uint32_t phase) {
     const tess__group *group = &m->plan->layout.groups[g];
-    if (phase == TESS_PHASE_AFTER && m->plan->setup.shard_ranks > 1)
-        return tess__address(m, TESS__SHARD_GRAD, g); /* to where the results came back */
+    if (tess__updates_in_place(&m->plan->setup, group) || (phase == TESS_PHASE_AFTER && m->plan->setup.shard_ranks > 1))
+        return tess__address(m, TESS__SHARD_GRAD, g); /* to where results came back, too */
     return (float *)tess__address(m, TESS__UPDATE, g) + (uint64_t)m->comms->shard_rank * group->shard_elems;
 }
 
@@ -143,6 +145,7 @@ tess_status tess__step_pieces(const tess__step *step, const tess__memory *memory
                    .widen = group->grad_shard == TESS_F32 ? NULL : tess__cast_find(group->grad_shard, TESS_F32, 0),
                    .low = group->low_copy ? tess__cast_find(TESS_F32, TESS_BF16, 0) : NULL,
                    .grad_scale = step->kernel.grad_scale,
+                   .in_place = phase != TESS_PHASE_WHOLE && tess__updates_in_place(&memory->plan->setup, group),
                    .update = phase == TESS_PHASE_WHOLE ? NULL : update_of(memory, g, phase),
                    .common = { .struct_size = sizeof x.common, .phase = phase } };
     const tess_optimizer_matrix said = tess__numbers_said(step);

@@ -54,7 +54,7 @@ static int is_sharded(const tess__compiler *b) {
 tess_status tess__matrices_begin(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     for (int piece = 0; piece <= TESS__MAX_STATES; piece++)
-        if (piece == 0 || (is_sharded(b) && has_piece(group, piece)))
+        if (piece == 0 ? !tess__updates_in_place(b->setup, group) : is_sharded(b) && has_piece(group, piece))
             TRY(tess__emit_alloc(b, TESS__UPDATE + piece, g, TESS_CAT_OPTIMIZER_SCRATCH, group->unit,
                                  group->flat_elems * 4, 0));
     TRY(tess__emit(b, TESS__UPDATE_MAKE, g));

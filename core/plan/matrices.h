@@ -17,6 +17,10 @@ uint64_t tess__matrices_hash(const tess__layout *, int32_t group);
 static inline int tess__travels(const tess__group *g, int32_t state) {
     return (int)(g->step.whole >> state & 1);
 }
+/** Whether the updates take the place of the gradient, piece by piece, because a rank has all of both. */
+static inline int tess__updates_in_place(const tess__setup *s, const tess__group *g) {
+    return s->shard_ranks == 1 && g->grad_shard == TESS_F32;
+}
 static inline int tess__steps_matrices(const tess__group *g) {
     return g->trainable && g->step.grain == TESS_GRAIN_MATRIX;
 }
