@@ -27,6 +27,7 @@ struct direct {
     char *scratch, *flow[2]; /* flow: two buffers that gradients between blocks alternate between */
     uint64_t scratch_bytes;
     double *clock; /* null: nothing is measured */
+    float loss_scale;
 };
 
 static int on_host(const direct *d) {
@@ -221,6 +222,10 @@ static tess_status round_params(direct *d) {
     return TESS_OK;
 }
 
+void direct_scale_loss(direct *d, float scale) {
+    d->loss_scale = scale;
+}
+
 void direct_clock(direct *d, double *seconds) {
     d->clock = seconds;
 }
@@ -269,6 +274,7 @@ tess_status direct_run(direct *d, uint32_t pass, const void *batch, uint64_t ste
     call.compute_dtype = d->m->options.precision;
     call.step = step;
     call.microbatch = microbatch;
+    call.loss_scale = d->loss_scale;
     call.threads = d->m->options.threads;
     OPS_TRY(round_params(d));
     d->m->host_batch = NULL;

@@ -11,6 +11,8 @@ enum { LAST = 3 };
 enum { LAST = STEPS };
 #endif
 
+static const float FP16_SCALE = 4096;
+
 /* ---- optimizers: the core's kernels --------------------------------------------------------------------- */
 static void optimizer_step(run *r, const training *c, int ranks, uint64_t step, float **state) {
     for (int32_t p = 0; p < r->m->desc.n_params; p++) {
@@ -24,7 +26,7 @@ static void optimizer_step(run *r, const training *c, int ranks, uint64_t step, 
         o.step = step + 1;
         o.beta1 = 0.9f, o.beta2 = 0.999f, o.rho = 0.9f;
         o.eps = c->optimizer == TESS_OPT_ADADELTA ? 1e-6f : 1e-8f;
-        o.grad_scale = 1.0f / (float)ranks;
+        o.grad_scale = 1.0f / (float)ranks / (r->m->options.precision == TESS_F16 ? FP16_SCALE : 1);
         tess_kernel k = {
             .struct_size = sizeof k, .kernel = TESS_K_OPTIMIZER, .in_dtype = TESS_F32, .out_dtype = TESS_F32
         };
@@ -202,14 +204,18 @@ static void test_models__fp16_losses_follow_pytorch(void **state) {
     for (int c = 1; c < 4; c++) {
         losses expected = load_losses(trainings[c].name, 1);
         follower f = follow_open(&trainings[c], "auto", 1, TESS_F16);
+        direct_scale_loss(f.r.d, FP16_SCALE);
         double worst = 0;
         assert_non_null(strstr(f.r.m->operators, "fp16 as fp32 rounded at block boundaries"));
         for (uint64_t step = 0; step <= LAST; step++) {
-            worst = fmax(worst, fabs(follow_pass(&f, step) / expected.fp64[step] - 1));
+            double off = fabs(follow_pass(&f, step) / expected.fp64[step] - 1);
+            worst = fmax(worst, off);
+            if (!(off <= (step <= LAST / 2 ? 2e-4 : 5e-3))) /* mnist's grows: ReLU and maxima choose otherwise */
+                fail_msg("%s: loss %.2g off at step %d", trainings[c].name, off, (int)step);
             optimizer_step(&f.r, &trainings[c], 1, step, f.state);
         }
         print_message("%-24s fp16: loss at most %.2g off in %d steps\n", trainings[c].name, worst, LAST);
-        assert_true(worst > 0 && worst <= 2e-3);
+        assert_true(worst > 0);
         follow_close(&f);
     }
 }
