@@ -12,7 +12,7 @@
 
 /* ---- opened ---- */
 
-/* What no group needs, whatever the environment says of engines. */
+/* Settings of engines, which a group does without, whatever the environment says. */
 static const tess_setting bare[] = { { "strategy", "full" }, { "offload", "none" },    { "precision", "fp32" },
                                      { "wrap", "scopes" },   { "optimizer", "none" },  { "activations", "keep" },
                                      { "accum", "1" },       { "sync", "each" },       { "checkpoint", "sync" },
@@ -90,6 +90,13 @@ static tess_status make_scratch(tess *t, const tess_need *need) {
     return tess__device_alloc(&t->device, &r, &t->scratch);
 }
 
+/* Comm self does not reach every device's memory. */
+static tess_status run_alone(tess *t, const request *r, const tess_collective *c) {
+    uint64_t bytes = r->elems * tess_dtype_bytes(r->dtype);
+    return c->send == c->recv || !bytes ? TESS_OK
+                                        : tess__copy_now(t, c->recv, t->device.mem, c->send, t->device.mem, bytes);
+}
+
 static tess_status run(tess *t, const request *r, tess_collective *c) {
     char doing[96];
     tess_need need = { .struct_size = sizeof need };
@@ -97,6 +104,8 @@ static tess_status run(tess *t, const request *r, tess_collective *c) {
     TRY(check_request(t, r, c->send, c->recv));
     if (t->settings.plan_only)
         return TESS_OK;
+    if (t->comms.world.nranks == 1)
+        return run_alone(t, r, c);
     c->struct_size = sizeof *c;
     c->send_dtype = c->recv_dtype = r->dtype;
     c->send_mem = c->recv_mem = t->device.mem;

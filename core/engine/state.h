@@ -22,9 +22,9 @@
 
 enum { TESS__NAN_STOP, TESS__NAN_SKIP, TESS__NAN_WARN };
 
-typedef struct {                /* const after tess_open */
-    tess_options options;       /* as given; texts not to be used */
-    tess_group_options group;   /* to which options.group points, unless it is null; a copy, as is its name */
+typedef struct {              /* const after tess_open */
+    tess_options options;     /* as given; texts not to be used */
+    tess_group_options group; /* to which options.group points, unless it is null; a copy, as is its name */
     char group_name[32];
     tess__given given;          /* the same, for every read of an option */
     const tess__given *callers; /* of the thread in tess_shard, while it runs */

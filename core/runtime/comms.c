@@ -154,27 +154,6 @@ void tess__comms_destroy(tess__comms *c, int orderly) {
 
 /* ---- what went wrong ---- */
 
-static int is_world(const tess__comms *c, int which) {
-    return which == TESS__WORLD || c->list[which] == c->list[TESS__WORLD];
-}
-
-int32_t tess__comms_member(const tess__comms *c, int which, int32_t i) {
-    if (i < 0 || is_world(c, which))
-        return i;
-    if (which == TESS__COPY)
-        return c->world.rank % c->copy_groups + i * c->copy_groups;
-    return which == TESS__REPLICA ? i * c->shard_ranks + c->shard_rank : c->replica_rank * c->shard_ranks + i;
-}
-
-int32_t tess__comms_size(const tess__comms *c, int which) {
-    int32_t n = c->world.nranks;
-    if (is_world(c, which))
-        return n;
-    if (which == TESS__COPY)
-        return (n - 1 - c->world.rank % c->copy_groups) / c->copy_groups + 1;
-    return which == TESS__REPLICA ? n / c->shard_ranks : c->shard_ranks;
-}
-
 /* When ranks disagree, each says what it is about to do, so that the message can name both sides. */
 static tess_status fail_mismatch(tess__comms *c, int which, const tess_error *e) {
     char key[64];

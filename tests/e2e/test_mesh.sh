@@ -29,7 +29,7 @@ says() {
 lost() {
   local r
   for ((r = 0; r < $1; r++)); do
-    [ "$r" = "$2" ] || grep -q "^groups: rank $2 was lost (last seen in .*): killed by signal 9" "err.$r" ||
+    [ "$r" = "$2" ] || grep -q "^groups: rank $2 was lost\( (last seen in .*)\)\?: killed by signal 9" "err.$r" ||
       fail "rank $r of $1 does not name rank $2: $(cat "err.$r")"
   done
 }
@@ -85,6 +85,17 @@ for refused in "-n 3 --mesh dp=2,tp=2|--mesh dp=2,tp=2 is a mesh of 4 ranks, but
   expect 2 "$TESSERA" run ${refused%%|*} -- true
   has_line err "tessera run: $(sed 's/[][().*+?]/\\&/g' <<<"${refused#*|}")"
 done
+
+# On two hosts, each with whole groups of tp: two launchers, of which an agent starts each here.
+printf '#!/bin/bash\nexec bash -c "$2"\n' >agent && chmod +x agent
+pick_port
+if "$TESSERA" run --rendezvous 127.0.0.1:$MASTER_PORT --agent ./agent --hosts 127.0.0.1:1 -- true >none 2>&1; then
+  expect 0 "$TESSERA" run --mesh dp=2,tp=2 --rendezvous 127.0.0.1:$MASTER_PORT --agent ./agent --no-prefix \
+    --hosts 127.0.0.1:2,localhost:2 -- "$train"
+  cmp -s out alone2 || fail "on two hosts: $(cat out), alone: $(cat alone2)"
+else
+  echo "no launchers on several hosts here: $(cat none)"
+fi
 
 # A plan of the program, and of a model along the first dimension; the simulator sees where its ranks lie.
 expect 0 "$TESSERA" plan --mesh dp=4,tp=2 -- "$train"

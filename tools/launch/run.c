@@ -34,7 +34,6 @@ typedef struct {
     int32_t nodes, n_counts;
     int32_t counts[NODES_MAX]; /* ranks of each node, or of every node when there is one */
     char host[256];
-    const char *mesh; /* of the ranks; null: none */
     run_hosts_options hosts;
 } run_arguments;
 
@@ -168,12 +167,12 @@ static error_t count_hosts(struct argp_state *state, run_arguments *a) {
 
 static error_t read_mesh(struct argp_state *state, run_arguments *a, tool_mesh *mesh) {
     const char *ours = getenv("TESSERA_MESH");
-    a->mesh = a->mesh ? a->mesh : ours && *ours ? ours : NULL;
+    a->launch.mesh = a->launch.mesh ? a->launch.mesh : ours && *ours ? ours : NULL;
     *mesh = (tool_mesh){ .ranks = 0 };
-    if (a->mesh && tool_mesh_parse("--mesh", a->mesh, mesh) != TESS_OK)
+    if (a->launch.mesh && tool_mesh_parse("--mesh", a->launch.mesh, mesh) != TESS_OK)
         return tool_usage_error(state, "%s", tess_last_error());
     if (mesh->ranks > RANKS_MAX)
-        return tool_usage_error(state, "--mesh %s has %d ranks, expected at most %d", a->mesh, (int)mesh->ranks,
+        return tool_usage_error(state, "--mesh %s has %d ranks, expected at most %d", a->launch.mesh, (int)mesh->ranks,
                                 RANKS_MAX);
     return 0;
 }
@@ -183,7 +182,7 @@ static error_t check_host(struct argp_state *state, const run_arguments *a, cons
     if (ranks % mesh->last == 0)
         return 0;
     return tool_usage_error(state, "--mesh %s: %d ranks of %s lie on one host, which the %d of %s are not made of",
-                            a->mesh, (int)mesh->last, mesh->last_name, (int)ranks, name);
+                            a->launch.mesh, (int)mesh->last, mesh->last_name, (int)ranks, name);
 }
 
 /* The innermost dimension's ranks are neighbours, and every host has whole groups of them. */
@@ -195,7 +194,7 @@ static error_t place_mesh(struct argp_state *state, const run_arguments *a, cons
     if (!mesh->ranks)
         return 0;
     if (a->restart.most)
-        return tool_usage_error(state, "--mesh %s is of %d ranks: MIN:MAX ranks have no mesh", a->mesh,
+        return tool_usage_error(state, "--mesh %s is of %d ranks: MIN:MAX ranks have no mesh", a->launch.mesh,
                                 (int)mesh->ranks);
     for (int32_t i = 0; i < l->n && !error; i++) {
         total += l->all[i].ranks;
@@ -206,10 +205,8 @@ static error_t place_mesh(struct argp_state *state, const run_arguments *a, cons
         error = check_host(state, a, mesh, a->counts[a->n_counts == 1 ? 0 : n], name);
     }
     if (!error && total != mesh->ranks)
-        error = tool_usage_error(state, "--mesh %s is a mesh of %d ranks, but %d are started", a->mesh,
+        error = tool_usage_error(state, "--mesh %s is a mesh of %d ranks, but %d are started", a->launch.mesh,
                                  (int)mesh->ranks, (int)total);
-    if (!error && setenv("TESSERA_MESH", a->mesh, 1) != 0)
-        error = tool_usage_error(state, "no memory for --mesh");
     return error;
 }
 
@@ -255,7 +252,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_NODE_RANK:
         a->node_given = 1;
         return parse_number(state, "--node-rank", text, 0, NODES_MAX - 1, &a->launch.node);
-    case KEY_MESH: a->mesh = text; return 0;
+    case KEY_MESH: a->launch.mesh = text; return 0;
     case KEY_RENDEZVOUS: return parse_rendezvous(state, a, text);
     case KEY_RESTARTS: return parse_number(state, "--restarts", text, 1, 10000, &a->restart.restarts);
     case KEY_REPLACEMENTS:
