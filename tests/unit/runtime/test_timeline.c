@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <string.h>
 
 #include "core/runtime/timeline.h"
 
@@ -111,9 +112,122 @@ static void test_timeline__after_hours_in_flight_spans_keep_their_digits(void **
     tess__trace_destroy(trace);
 }
 
+/* ---- collectives and waits ----------------------------------------------------------------------------------------
+ */
+
+typedef struct {
+    uint32_t op, track;
+    double begin_ms, end_ms;
+} passed;
+
+static void check_spans(int apart, const passed *put, int n_put, const passed *expected, uint64_t n) {
+    const tess__device device = { .ops = &ops, .mem = TESS_MEM_CUDA };
+    tess__span spans[8];
+    tess__trace *trace;
+    tess__timeline t;
+    tess__timed *span;
+    now_ms = 0;
+    n_events = 0;
+    assert_int_equal(tess__trace_create(8, &trace), TESS_OK);
+    assert_int_equal(tess__timeline_start(&t, &device, apart, trace), TESS_OK);
+    for (int i = 0; i < n_put; i++) {
+        const tess__instr in = { .op = (uint8_t)put[i].op };
+        now_ms = put[i].begin_ms;
+        assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
+        now_ms = put[i].end_ms;
+        assert_int_equal(tess__timeline_stop(&t, span, &device.compute, put[i].track, &in, NULL, 3), TESS_OK);
+    }
+    now_ms = 100;
+    assert_int_equal(tess__timeline_read(&t), TESS_OK);
+    assert_int_equal(tess__trace_read(trace, 3, spans, 8), n);
+    for (uint64_t i = 0; i < n; i++) {
+        assert_int_equal(spans[i].op, expected[i].op);
+        assert_int_equal(spans[i].track, expected[i].track);
+        assert_true(fabs(1e3 * spans[i].start - (expected[i].begin_ms - expected[0].begin_ms)) < 1e-4);
+        assert_true(fabs(1e3 * spans[i].seconds - (expected[i].end_ms - expected[i].begin_ms)) < 1e-4);
+    }
+    tess__timeline_end(&t);
+    tess__trace_destroy(trace);
+}
+
+#define COMPUTE TESS__TRACK_COMPUTE
+#define COMM TESS__TRACK_COMM
+
+static void test_timeline__collectives_of_a_communicator_run_one_behind_another(void **state) {
+    (void)state;
+    static const passed put[] = { { TESS__GATHER, COMM, 1, 3 },
+                                  { TESS__REDUCE, COMM, 2, 5 },
+                                  { TESS__REPLICATE, COMM, 2.5, 4 },
+                                  { TESS__GATHER, COMM, 2.75, 4 } };
+    static const passed together[] = { { TESS__GATHER, COMM, 1, 3 },
+                                       { TESS__REPLICATE, COMM, 2.5, 4 },
+                                       { TESS__REDUCE, COMM, 3, 5 },
+                                       { TESS__GATHER, COMM, 5, 5 } };
+    static const passed apart[] = { { TESS__GATHER, COMM, 1, 3 },
+                                    { TESS__REDUCE, COMM, 2, 5 },
+                                    { TESS__REPLICATE, COMM, 2.5, 4 },
+                                    { TESS__GATHER, COMM, 3, 4 } };
+    check_spans(0, put, 4, together, 4);
+    check_spans(1, put, 4, apart, 4);
+}
+
+static void test_timeline__short_waits_are_left_out(void **state) {
+    (void)state;
+    static const passed put[] = { { TESS__GATHER_WAIT, COMPUTE, 1, 1.0005 },
+                                  { TESS__GATHER_WAIT, COMPUTE, 2, 2.01 },
+                                  { TESS__STEP, COMPUTE, 3, 3.0005 } };
+    check_spans(0, put, 3, put + 1, 2);
+}
+
+static void test_timeline__a_collective_of_the_engines_thread_is_on_both_tracks(void **state) {
+    (void)state;
+    static const passed put[] = { { TESS__NORM_REDUCE, COMPUTE, 1, 3 },
+                                  { TESS__GATHER, COMM, 2, 5 },
+                                  { TESS__STEP, COMPUTE, 4, 6 } };
+    static const passed expected[] = { { TESS__NORM_REDUCE, COMPUTE, 1, 3 },
+                                       { TESS__NORM_REDUCE, COMM, 1, 3 },
+                                       { TESS__GATHER, COMM, 3, 5 },
+                                       { TESS__STEP, COMPUTE, 4, 6 } };
+    check_spans(0, put, 3, expected, 4);
+}
+
+static void test_trace__the_last_spans_are_kept(void **state) {
+    (void)state;
+    tess__trace *trace = NULL;
+    tess__span spans[3];
+    const tess__instr in = { .op = TESS__STEP, .index = 5 };
+    assert_int_equal(tess__trace_create(0, &trace), TESS_E_INVALID);
+    assert_int_equal(tess__trace_create((UINT64_C(1) << 28) + 1, &trace), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "a trace of 268435457 spans: expected 1 to 2^28");
+    assert_null(trace);
+    assert_int_equal(tess__trace_create(4, &trace), TESS_OK);
+    assert_int_equal(tess__trace_read(trace, 0, spans, 3), 0);
+    for (int i = 0; i < 6; i++) /* one of another step; the first two are lost */
+        tess__trace_add_span(trace, COMPUTE, &in, NULL, i == 4 ? 8 : 7, 1000 * i, 1000 * i + 500);
+    memset(spans, 0xff, sizeof spans);
+    assert_int_equal(tess__trace_read(trace, 7, spans, 2), 3);
+    assert_int_equal(spans[2].track, 0xff);
+    assert_int_equal(tess__trace_read(trace, 7, spans, 3), 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(spans[i].index, 5);
+        assert_int_equal(spans[i].step, 7);
+        assert_true(fabs(spans[i].start - (i < 2 ? i : 3) * 1e-6) < 1e-12);
+        assert_true(fabs(spans[i].seconds - 5e-7) < 1e-12);
+    }
+    assert_int_equal(tess__trace_read(trace, 8, spans, 3), 1);
+    assert_true(spans[0].start == 0);
+    assert_int_equal(tess__trace_read(trace, 8, NULL, 0), 1);
+    tess__trace_destroy(trace);
+    tess__trace_destroy(NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_timeline__after_hours_in_flight_spans_keep_their_digits),
+        cmocka_unit_test(test_timeline__collectives_of_a_communicator_run_one_behind_another),
+        cmocka_unit_test(test_timeline__short_waits_are_left_out),
+        cmocka_unit_test(test_timeline__a_collective_of_the_engines_thread_is_on_both_tracks),
+        cmocka_unit_test(test_trace__the_last_spans_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
