@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/runtime/timeline.h"
 
@@ -108,6 +109,8 @@ static void test_timeline__after_hours_in_flight_spans_keep_their_digits(void **
     for (uint64_t i = 0; i < n; i++)
         if (fabs(spans[i].seconds - 0.25e-3) > 3e-6 && fabs(spans[i].seconds - 1) > 3e-6)
             fail_msg("span %llu lasts %.9f s", (unsigned long long)i, spans[i].seconds);
+        else if (fabs(spans[i].start - round(spans[i].start)) > 3e-3 || fabs(spans[i].start - (double)i / 2) > 2)
+            fail_msg("span %llu begins at %.9f s", (unsigned long long)i, spans[i].start);
     tess__timeline_end(&t);
     tess__trace_destroy(trace);
 }
@@ -191,6 +194,73 @@ static void test_timeline__a_collective_of_the_engines_thread_is_on_both_tracks(
     check_spans(0, put, 3, expected, 4);
 }
 
+/* More spans than have room between two readings: what has passed goes to the trace, and what is open is given up.
+ */
+static void test_timeline__a_full_ring_gives_what_has_passed(void **state) {
+    (void)state;
+    static tess__span spans[TESS__TIMED + 99];
+    const tess__device device = { .ops = &ops, .mem = TESS_MEM_CUDA };
+    tess__timed *span, *open;
+    tess__trace *trace;
+    tess__timeline t;
+    now_ms = 0;
+    n_events = 0;
+    assert_int_equal(tess__trace_create(TESS__TIMED + 99, &trace), TESS_OK);
+    assert_int_equal(tess__timeline_start(&t, &device, 0, trace), TESS_OK);
+    for (int i = 1; i <= TESS__TIMED + 10; i++) {
+        now_ms = i;
+        assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
+        assert_non_null(span);
+        now_ms += 0.25;
+        stop(&t, span);
+    }
+    assert_int_equal(tess__trace_read(trace, 0, spans, TESS__TIMED + 99), TESS__TIMED);
+    assert_int_equal(tess__timeline_begin(&t, &device.compute, &open), TESS_OK);
+    assert_int_equal(tess__timeline_read(&t), TESS_OK);
+    for (int i = 1; i < TESS__TIMED; i++) {
+        assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
+        assert_non_null(span);
+        now_ms += 0.5;
+        stop(&t, span);
+    }
+    assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
+    assert_ptr_equal(span, open); /* a scope that never ends is given up */
+    stop(&t, span);
+    stop(&t, span); /* once */
+    now_ms += 1;
+    assert_int_equal(tess__timeline_read(&t), TESS_OK);
+    assert_true(t.oldest == t.next);
+    tess__timeline_end(&t);
+    tess__trace_destroy(trace);
+    assert_int_equal(tess__timeline_begin(NULL, &device.compute, &span), TESS_OK);
+    assert_null(span);
+}
+
+static void test_trace__a_span_ends_now(void **state) {
+    (void)state;
+    tess__trace *trace;
+    tess__span span;
+    struct timespec before, after;
+    const tess__instr in = { .op = TESS__ENTER, .index = 5 };
+    const tess__event event = { .scope = 9, .type = TESS__BACKWARD_BEGIN };
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    const int64_t began_ns = tess__trace_now();
+    assert_true(began_ns / 1000000000 >= before.tv_sec &&
+                began_ns >= before.tv_sec * INT64_C(1000000000) + before.tv_nsec);
+    assert_int_equal(tess__trace_create(1, &trace), TESS_OK);
+    tess__trace_add(trace, COMPUTE, &in, &event, 1, began_ns);
+    tess__trace_add(NULL, COMPUTE, &in, &event, 1, began_ns);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    assert_int_equal(tess__trace_read(trace, 1, &span, 1), 1);
+    assert_int_equal(span.index, 9);
+    assert_int_equal(span.event, TESS__BACKWARD_BEGIN);
+    assert_int_equal(span.cause, -1);
+    assert_true(span.seconds >= 0);
+    assert_true(span.seconds <=
+                (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec));
+    tess__trace_destroy(trace);
+}
+
 static void test_trace__the_last_spans_are_kept(void **state) {
     (void)state;
     tess__trace *trace = NULL;
@@ -203,7 +273,7 @@ static void test_trace__the_last_spans_are_kept(void **state) {
     assert_int_equal(tess__trace_create(4, &trace), TESS_OK);
     assert_int_equal(tess__trace_read(trace, 0, spans, 3), 0);
     for (int i = 0; i < 6; i++) /* one of another step; the first two are lost */
-        tess__trace_add_span(trace, COMPUTE, &in, NULL, i == 4 ? 8 : 7, 1000 * i, 1000 * i + 500);
+        tess__trace_add_span(trace, COMPUTE, &in, NULL, i == 4 ? 8 : 7, 9000 - 1000 * i, 9500 - 1000 * i);
     memset(spans, 0xff, sizeof spans);
     assert_int_equal(tess__trace_read(trace, 7, spans, 2), 3);
     assert_int_equal(spans[2].track, 0xff);
@@ -211,7 +281,8 @@ static void test_trace__the_last_spans_are_kept(void **state) {
     for (int i = 0; i < 3; i++) {
         assert_int_equal(spans[i].index, 5);
         assert_int_equal(spans[i].step, 7);
-        assert_true(fabs(spans[i].start - (i < 2 ? i : 3) * 1e-6) < 1e-12);
+        assert_int_equal(spans[i].event, 0);
+        assert_true(fabs(spans[i].start - (i ? i + 1 : 0) * 1e-6) < 1e-12);
         assert_true(fabs(spans[i].seconds - 5e-7) < 1e-12);
     }
     assert_int_equal(tess__trace_read(trace, 8, spans, 3), 1);
@@ -227,6 +298,8 @@ int main(void) {
         cmocka_unit_test(test_timeline__collectives_of_a_communicator_run_one_behind_another),
         cmocka_unit_test(test_timeline__short_waits_are_left_out),
         cmocka_unit_test(test_timeline__a_collective_of_the_engines_thread_is_on_both_tracks),
+        cmocka_unit_test(test_timeline__a_full_ring_gives_what_has_passed),
+        cmocka_unit_test(test_trace__a_span_ends_now),
         cmocka_unit_test(test_trace__the_last_spans_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
