@@ -3,6 +3,7 @@
  * that stands before it. */
 #ifndef TESS_MANIFEST_H
 #define TESS_MANIFEST_H
+#include "base/loss_scale.h"
 #include "checksum.h"
 #include "lineage.h"
 #include "safetensors.h"
@@ -14,12 +15,6 @@ typedef struct {
     uint64_t bytes, n_sums;
     uint8_t (*sums)[TESS__SUM_BYTES]; /* of its chunks */
 } tess__data_file;
-
-typedef struct { /* of losses, in fp16 */
-    double scale;  /* 0: none */
-    uint64_t good; /* finite steps since it changed */
-    uint64_t skipped;
-} tess__loss_scale;
 
 typedef struct {
     uint64_t step, chunk_bytes, generation;

@@ -10,6 +10,7 @@
 #include "guard.h"
 #include "runtime/device.h"
 #include "runtime/memory.h"
+#include "optimize/scale.h"
 #include "optimize/step.h"
 #include "plan/plan.h"
 #include "plugin/selection.h"
@@ -54,13 +55,6 @@ typedef struct {                     /* the running pass */
     void **block_params, **block_grads;
     uint64_t n_recompiles;
 } tess__pass_run;
-
-typedef struct { /* of losses, where the precision scales them: scaler.c */
-    tess_loss_scaling how; /* init 0: it does not */
-    tess__loss_scale now;
-    tess__loss_scale imaged[2]; /* of the last two images, the newest first */
-    int64_t imaged_step[2];
-} tess__scaler;
 
 typedef struct {               /* recovery in memory */
     int64_t own[2];            /* the step of each of this rank's images; -1: none, or torn */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* tess_open: an engine that recovers and saves. */
-#include "engine/group.h"
+#include "group/group.h"
 #include "recovery/smaller.h"
 #include "saving/saving.h"
 

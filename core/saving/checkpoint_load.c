@@ -9,7 +9,6 @@
 #include "checkpoint/saved.h"
 #include "checkpoint/store.h"
 #include "kernels/kernels.h"
-#include "engine/scaler.h"
 #include "engine/values.h"
 
 #include <inttypes.h>
@@ -384,7 +383,7 @@ static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *
     if (!(o.flags & TESS_CHECKPOINT_PARAMS)) {
         t->step.steps_done = info.step;
         t->past = l.past;
-        tess__scaler_load(t, &l.loss_scale);
+        tess__scale_load(&t->scaler, &l.loss_scale);
     }
     if (out)
         TESS_GIVE(out, &info);

@@ -12,7 +12,8 @@ declare -A core=( [base]="" [kit]="" [kernels]="base kit" [builtin]="base kit ke
   [optimize]="base kit kernels plugin plan runtime"
   [engine]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize"
   [recovery]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine" [saving]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine"
-  [front]="engine recovery saving" )
+  [group]="base engine" [inspect]="base kernels readers engine"
+  [front]="engine recovery saving group" )
 declare -A tools=( [support]="" [tokenizer]="support" [models]="support" [machine]="support models" [launch]="support" [report]="support" [plugins]="support"
   [plan]="support models machine launch report plugins" [train]="support tokenizer models machine launch report plugins plan"
   [tune]="support models machine launch report plugins plan" [bench]="support models machine launch report plugins plan train tune" [ckpt]="support"
@@ -45,7 +46,7 @@ crossings() {
   done
   grep -rnoE "#include \"(core$rooms)/[^\"]+\"" "$1/tools" | sed -E 's/#include "([^"]+)"/\1/' | while IFS=: read -r file line to; do
     file=${file#"$1"/}
-    case core/${to#core/} in core/runtime/* | core/optimize/* | core/engine/* | core/recovery/* | core/saving/* | core/front/*) echo "$file $to" ;;
+    case core/${to#core/} in core/runtime/* | core/optimize/* | core/engine/* | core/recovery/* | core/saving/* | core/group/* | core/inspect/* | core/front/*) echo "$file $to" ;;
       *) [[ " "${private//$'\n'/ }" " == *" ${file#tools/} "* ]] || echo "$file $to" ;; esac
   done
 }
