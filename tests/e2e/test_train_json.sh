@@ -73,7 +73,7 @@ digest=$(field params_digest gpt.json)
 [ "$(head -n 1 run.csv | cut -d, -f 1-3)" = step,loss,lr ] && [ "$(cut -d, -f 1 run.csv | tail -n +2 | tr '\n' ' ')" = "1 2 3 4 5 " ] ||
   fail "--csv: $(cat run.csv)"
 
-grep -q '^step,loss,lr,seconds,[a-z]*_per_second,validation_loss,grad_norm,flop_utilisation,loss_scale,steps_skipped$' run.csv || fail "--csv: $(head -n 1 run.csv)"
+grep -q '^step,loss,lr,seconds,[a-z]*_per_second,validation_loss,grad_norm,flop_utilisation,loss_scale,overflows$' run.csv || fail "--csv: $(head -n 1 run.csv)"
 # While it trains: a line is there when its step is.
 "$TESSERA" train linear --steps 1000000000 --csv live.csv --quiet >/dev/null 2>&1 & pid=$!
 has_lines() { [ -e live.csv ] && [ "$(wc -l <live.csv)" -ge 3 ]; }

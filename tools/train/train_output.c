@@ -163,7 +163,7 @@ void train_output_step(train_run *r, const train_step_record *of) {
     put_number(j, "flop_utilisation", r->watch.utilisation);
     if (!isnan(r->watch.loss_scale)) {
         json_double(j, "loss_scale", r->watch.loss_scale);
-        json_uint(j, "steps_skipped", r->watch.skipped);
+        json_uint(j, "overflows", r->watch.skipped);
     }
     train_output_end(r);
 }

@@ -26,7 +26,7 @@ static tess_status open_csv(train_run *r) {
     if (!r->joins)
         fprintf(
             r->watch.csv,
-            "step,loss,lr,seconds,%s_per_second,validation_loss,grad_norm,flop_utilisation,loss_scale,steps_skipped\n",
+            "step,loss,lr,seconds,%s_per_second,validation_loss,grad_norm,flop_utilisation,loss_scale,overflows\n",
             r->task.unit);
     return TESS_OK;
 }
@@ -71,7 +71,7 @@ double train_watch_utilisation(const train_run *r, double seconds) {
 static void put_cell(FILE *csv, double value) {
     fputc(',', csv);
     if (!isnan(value))
-        fprintf(csv, "%.6g", value);
+        fprintf(csv, value == rint(value) ? "%.0f" : "%.6g", value);
 }
 
 double train_watch_norm(const train_run *r, int shown) {
@@ -93,7 +93,7 @@ static void put_scalars(train_run *r, const train_step_record *of) {
         { speed, of->seconds > 0 ? train_watch_units(r) / of->seconds : NAN },
         { "train/flop_utilisation", r->watch.utilisation },
         { "train/loss_scale", r->watch.loss_scale },
-        { "train/steps_skipped", isnan(r->watch.loss_scale) ? NAN : (double)r->watch.skipped },
+        { "train/overflows", isnan(r->watch.loss_scale) ? NAN : (double)r->watch.skipped },
         { "memory/device_peak_bytes", (double)stats.peak_bytes[TESS_DOMAIN_DEVICE] },
         { "memory/host_peak_bytes", (double)stats.peak_bytes[TESS_DOMAIN_HOST] },
     };
@@ -104,7 +104,7 @@ static void note_scale(train_run *r) {
     tess_stats stats = { .struct_size = sizeof stats };
     int known = train_output_shows(r) && tess_stats_get(r->t, &stats) == TESS_OK && stats.loss_scale > 0;
     r->watch.loss_scale = known ? stats.loss_scale : NAN;
-    r->watch.skipped = known ? stats.n_skipped : 0;
+    r->watch.skipped = known ? stats.n_overflows : 0;
 }
 
 void train_watch_step(train_run *r, const train_step_record *of) {
