@@ -52,7 +52,7 @@ done
 # An exception on one rank: the other names it.
 code=0
 "$TESSERA" run -n 2 -- "$probe" train fault=throw >out 2>err || code=$?
-[ $code != 0 ] && grep -q 'rank 1: .*forward of block "layers.1" ended by an exception: dropout probability' err || fail "fault=throw: $code $(cat err)"
+[ $code != 0 ] && grep -q '^\[0\].*rank 1 failed in .*forward of block "layers.1" ended by an exception: dropout probability' err || fail "fault=throw: $code $(cat err)"
 nothing_left
 
 # The examples.
