@@ -122,6 +122,9 @@ TESS_API int32_t tess_ranks(const tess *);
  * message, on every rank; TESS_OK when all are well. For errors before communicators exist, of a data loader say, and
  * at any later time between passes. Ends no engine. */
 TESS_API tess_status tess_agree(tess *, tess_status mine);
+/** Ends this engine by an error of the program's own, whose message tess_fail has set: an exception between a begin and its
+ * end, say. It stays like any other, and the other ranks hear of it. Local, also inside a pass. Returns `status`. */
+TESS_API tess_status tess_give_up(tess *, tess_status status);
 
 /* ---- describe: local, same on all ranks ------------------------------------------------------- */
 typedef struct {
