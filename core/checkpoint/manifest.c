@@ -57,6 +57,11 @@ static void put_lineage(FILE *f, const tess__lineage *l) {
     fputs("],\n", f);
 }
 
+/* The oldest that has what is to be said. */
+static int version_of(const tess__manifest *m) {
+    return m->n_base || m->loss_scale.scale > 0 || m->loss_scale.skipped ? 4 : m->has_score ? 3 : 2;
+}
+
 static void put_base(FILE *f, const tess__manifest *m) {
     fputs("\n\"base\":[", f);
     for (uint64_t i = 0; i < m->n_base; i++) {
@@ -67,7 +72,7 @@ static void put_base(FILE *f, const tess__manifest *m) {
 }
 
 static void put_all(FILE *f, const tess__manifest *m) {
-    fprintf(f, "{\"format\":\"%s\",\n\"version\":%d,\n", format_name, m->n_base ? 4 : m->has_score ? 3 : 2);
+    fprintf(f, "{\"format\":\"%s\",\n\"version\":%d,\n", format_name, version_of(m));
     put_member(f, "writer", m->writer);
     fprintf(f,
             "\"step\":%" PRIu64 ",\n\"generation\":%" PRIu64 ",\n\"ranks\":%" PRIu64 ",\n\"microbatches\":%" PRIu64
@@ -90,12 +95,15 @@ static void put_all(FILE *f, const tess__manifest *m) {
         put_param(f, &m->params[i], m->is_buffer[i], tess__manifest_in_base(m, i));
     }
     fprintf(f, "],\n\"finite\":%s,", m->not_finite ? "false" : "true");
-    if (m->n_base)
+    if (version_of(m) == 4)
         put_base(f, m);
     if (m->has_score)
         fprintf(f, "\n\"score\":\"%.17g\",", m->score);
-    else if (m->n_base)
-        fputs("\n\"score\":\"\",", f);
+    else if (version_of(m) == 4)
+        fputs("\n\"score\":\"none\",", f);
+    if (version_of(m) == 4)
+        fprintf(f, "\n\"loss_scale\":\"%.17g\",\n\"good_steps\":%" PRIu64 ",\n\"overflows\":%" PRIu64 ",",
+                m->loss_scale.scale, m->loss_scale.good, m->loss_scale.skipped);
 }
 
 tess_status tess__manifest_write(const tess__manifest *m, const char *path, char **out, size_t *bytes) {
@@ -304,16 +312,26 @@ static int scan_finite(json_scan *in, tess__manifest *m) {
     return read;
 }
 
-/* As text, to the last bit; from version 4 on an empty one is none. */
+/* As text, to the last bit; from version 4 on there may be none. */
 static int scan_score(json_scan *in, uint64_t version, tess__manifest *m) {
     char text[40], *end;
     if (!scan_text(in, "score", text, sizeof text))
         return 0;
-    if (version > 3 && !*text)
+    if (version == 4 && strcmp(text, "none") == 0)
         return 1;
     m->has_score = 1;
     m->score = strtod(text, &end);
     return (*text && !*end && isfinite(m->score)) || fail_expecting(in, "a finite number before this place");
+}
+
+static int scan_loss_scale(json_scan *in, tess__loss_scale *s) {
+    char text[40], *end;
+    if (!scan_text(in, "loss_scale", text, sizeof text))
+        return 0;
+    s->scale = strtod(text, &end);
+    if (!*text || *end || !(s->scale >= 0) || !isfinite(s->scale))
+        return fail_expecting(in, "a scale from 0 up before this place");
+    return scan_number(in, "good_steps", &s->good) && scan_number(in, "overflows", &s->skipped);
 }
 
 static int scan_base(json_scan *in, tess__manifest *m) {
@@ -333,7 +351,8 @@ static int scan_all(json_scan *in, uint64_t version, tess__manifest *m) {
         return fail_expecting(in, "chunks of 1 byte to 1 GiB before this place");
     return read_member(in, "files") && scan_files(in, m) && json_scan_char(in, ',') && read_member(in, "parameters") &&
            scan_params(in, m) && json_scan_char(in, ',') && (version < 2 || scan_finite(in, m)) &&
-           (version < 4 || scan_base(in, m)) && (version < 3 || scan_score(in, version, m));
+           (version < 4 || scan_base(in, m)) && (version < 3 || scan_score(in, version, m)) &&
+           (version < 4 || scan_loss_scale(in, &m->loss_scale));
 }
 
 /* Checks the last member. It is found from the end, so that nothing torn is looked into. */

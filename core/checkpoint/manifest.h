@@ -3,6 +3,7 @@
  * that stands before it. */
 #ifndef TESS_MANIFEST_H
 #define TESS_MANIFEST_H
+#include "base/loss_scale.h"
 #include "checksum.h"
 #include "lineage.h"
 #include "safetensors.h"
@@ -24,6 +25,7 @@ typedef struct {
     int not_finite;               /* a parameter, a buffer or a state is NaN or infinite */
     int has_score;                /* one without it and without a base is of version 2, which older tesseras read */
     double score;                 /* lowest is best; finite */
+    tess__loss_scale loss_scale;  /* one without is of version 3 or 2 */
     char writer[32], optimizer[32], strategy[64], precision[64];
     uint64_t n_states;
     uint64_t n_files, n_params;

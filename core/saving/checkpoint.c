@@ -35,6 +35,7 @@ typedef struct tess__saver {
     uint64_t sequence, step, generation, keep;
     int has_score;
     double score;
+    tess__loss_scale loss_scale; /* at `step`: the run goes on while files are written */
     char dir[PATH_MAX];
     char common[TESS_CHECKPOINT_BYTES], own[TESS_CHECKPOINT_BYTES];
     tess__shard_pieces pieces;
@@ -237,6 +238,7 @@ static tess_status commit_manifest(tess__saver *s, tess__data_file *files) {
                          .not_finite = s->not_finite,
                          .has_score = s->has_score,
                          .score = s->score,
+                         .loss_scale = s->loss_scale,
                          .n_states = (uint64_t)t->plan.layout.n_states,
                          .n_files = (uint64_t)t->comms.world.nranks,
                          .n_base = s->base_apart ? s->base.n : 0,
@@ -515,6 +517,7 @@ static tess_status save_checkpoint(tess *t, const tess_checkpoint_options *given
     s->keep = o.keep;
     s->has_score = o.score != NULL;
     s->score = o.score ? *o.score : 0;
+    s->loss_scale = t->scaler.now;
     TRY(prepare_save(s, &o, soft));
     if (o.flags & TESS_CHECKPOINT_PREPARE)
         return TESS_OK;

@@ -29,9 +29,10 @@ typedef struct {
     uint64_t *taken; /* elements, by parameter and kind: 0 the values, 1 + k the states */
     void *raw, *wide;
     uint64_t common_bytes, own_bytes;
-    int params_only; /* only parameters are asked for, or an imported checkpoint has nothing else */
-    tess__past past; /* the past of the checkpoint that was read last */
-    int foreign;     /* the failure is not damage, so an older checkpoint would not do either */
+    int params_only;             /* only parameters are asked for, or an imported checkpoint has nothing else */
+    tess__past past;             /* the past of the checkpoint that was read last */
+    tess__loss_scale loss_scale; /* its scale */
+    int foreign;                 /* the failure is not damage, so an older checkpoint would not do either */
 } loading;
 
 /* ---- is it of this model? ---------------------------------------------------------------------------- */
@@ -256,6 +257,7 @@ static tess_status load_one(loading *l, const char *path, tess_checkpoint_info *
     if (!m->lineage.n)
         l->past.of = (tess__lineage){ .n = 1 };
     l->past.of.runs[l->past.of.n - 1].until = m->step;
+    l->loss_scale = m->loss_scale;
     *info = (tess_checkpoint_info){ .struct_size = sizeof *info,
                                     .ranks = (int32_t)m->ranks,
                                     .step = m->step,
@@ -381,6 +383,7 @@ static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *
     if (!(o.flags & TESS_CHECKPOINT_PARAMS)) {
         t->step.steps_done = info.step;
         t->past = l.past;
+        tess__scale_load(&t->scaler, &l.loss_scale);
     }
     if (out)
         TESS_GIVE(out, &info);

@@ -42,7 +42,7 @@ typedef struct {   /* zero is the model's default; a model ignores options that 
     model_decoder decoder;
     const char *frozen; /* patterns of parameters that are not trained, such as "embed.*", joined by ','; null: none */
     model_lora lora;
-    uint32_t precision; /* dtype of the parameters: TESS_F32 (also 0) or TESS_BF16 */
+    uint32_t precision; /* dtype of the parameters: TESS_F32 (also 0), TESS_BF16 or TESS_F16 */
     int32_t threads;    /* compute threads, 0: 1; with oneDNN bits depend on it */
     uint64_t seed;
     const char *isa, *operators; /* see ops_options.isa and ops_find; null: the best available */
@@ -74,8 +74,8 @@ typedef struct {
     int32_t chunks;
     tess_block_fn forward, backward;
     void *user;
-    /* For bf16; there the fields above describe the fp32 computation inside. */
-    uint64_t saved_floats_bytes; /* bytes of the first part of `saved`, which is stored in bf16 */
+    /* For bf16 and fp16; there the fields above describe the fp32 computation inside. */
+    uint64_t saved_floats_bytes; /* bytes of the first part of `saved`, which is stored in 2 bytes each */
     uint32_t products;           /* bit i: only linear and conv operators, which read bf16, use parameter i */
     int32_t reads_output;        /* backward reads `output` */
 } model_block;
@@ -269,6 +269,15 @@ static inline const model_batch *model__batch(const model *m, const tess_block_c
 /** Returns the start of the result, for operators that write a loss. */
 static inline ops_loss *model__loss(const tess_block_call *call) {
     return call->output;
+}
+/** Returns what the gradient of the loss is multiplied by. */
+static inline float model__loss_scale(const tess_block_call *call) {
+    return call->loss_scale > 0 ? call->loss_scale : 1;
+}
+/** Multiplies the gradient of a loss by it. On a GPU, where nothing is scaled, the host does not touch it. */
+static inline void model__scale_gradient(const tess_block_call *call, float *dy, uint64_t elems) {
+    for (uint64_t i = 0; model__loss_scale(call) != 1 && i < elems; i++)
+        dy[i] *= call->loss_scale;
 }
 /** Returns the dropout mask of layer `layer` in this call. */
 ops_dropout model__dropout(const model *, const tess_block_call *, uint32_t layer, float rate);

@@ -112,7 +112,7 @@ OPS_CLONES static void widen_range(void *arg, int32_t thread, int64_t first, int
         }
         stored_read(w.kind, w.from, i, n, part);
         for (int64_t k = 0; k < n; k++)
-            ((uint16_t *)w.out)[i + k] = tess_bf16_of_f32(part[k]);
+            ((uint16_t *)w.out)[i + k] = w.dtype == TESS_F16 ? tess_f16_of_f32(part[k]) : tess_bf16_of_f32(part[k]);
     }
 }
 

@@ -142,6 +142,8 @@ struct train_run {
         tensorboard board;             /* file -1: none */
         double step_flops, peak_flops; /* this rank's; 0: unknown */
         double grad_norm, utilisation; /* the latest step's; NAN: unknown */
+        double loss_scale;             /* after it; NAN: losses are not scaled */
+        uint64_t skipped;              /* steps that it was too large for, since the run began */
     } watch;
     train_spans *spans; /* null without JSON */
     tool_progress progress;

@@ -49,7 +49,8 @@ static void write_body(char body[ROOM]) {
                          .is_buffer = is_buffer,
                          .in_base = in_base,
                          .n_base = 1,
-                         .base = &base };
+                         .base = &base,
+                         .loss_scale = { .scale = 0.5, .good = 7, .skipped = 9 } };
     char *text;
     size_t bytes;
     m.lineage = (tess__lineage){ .n = 2, .runs = { { 0x12, 20 }, { 2, INT64_MAX } } };
@@ -105,7 +106,7 @@ static void test_manifest__every_member_has_its_name_and_its_place(void **state)
         if (reads(bad))
             fail_msg("a member named %.20s", bad + (colon - body) - 8);
     }
-    assert_int_equal(n, 41);
+    assert_int_equal(n, 44);
 }
 
 /* Replaces `from`, which is there once. */
@@ -127,9 +128,13 @@ static void test_manifest__values_are_held_to_their_bounds(void **state) {
     } cases[] = {
         { "\"version\":4", "\"version\":3", 0 },
         { "\"version\":4", "\"version\":5", 0 },
+        { "\"score\":\"none\"", "\"score\":\"nan\"", 0 },
+        { "\"score\":\"none\"", "\"score\":\"1.5\"", 1 },
+        { "\"loss_scale\":\"0.5\"", "\"loss_scale\":\"\"", 0 },
+        { "\"loss_scale\":\"0.5\"", "\"loss_scale\":\"-1\"", 0 },
+        { "\"loss_scale\":\"0.5\"", "\"loss_scale\":\"inf\"", 0 },
+        { "\"overflows\":9", "\"overflows\":-9", 0 },
         { "\"name\":\"model\",\"bytes\":90", "\"name\":\"../m\",\"bytes\":90", 0 },
-        { "\"score\":\"\"", "\"score\":\"0.5\"", 1 },
-        { "\"score\":\"\"", "\"score\":\"nan\"", 0 },
         { "tessera-checkpoint", "tessera-checkpoints", 0 },
         { "\"chunk_bytes\":8", "\"chunk_bytes\":0", 0 },
         { "\"chunk_bytes\":8", "\"chunk_bytes\":9", 1 }, /* the same number of chunks */
@@ -178,6 +183,7 @@ static void test_manifest__values_are_held_to_their_bounds(void **state) {
     assert_true(tess__manifest_in_base(&m, 0) && !tess__manifest_in_base(&m, 1) && !m.has_score);
     assert_int_equal(m.params[0].elems, 15);
     assert_int_equal(m.params[1].elems, 1);
+    assert_true(!m.has_score && m.loss_scale.scale == 0.5 && m.loss_scale.good == 7 && m.loss_scale.skipped == 9);
     tess__manifest_free(&m);
 }
 

@@ -79,7 +79,7 @@ tess_status decoder_lora_find(decoder *d) {
             return refuse_target(d, p, n);
         p += n + (p[n] == ',');
     }
-    d->table = o->tables == STORED_BF16 && d->half ? STORED_F32 : o->tables;
+    d->table = stored_dtype(o->tables) == d->dtype ? STORED_F32 : o->tables;
     d->adapter_scale = o->alpha / (o->rooted ? sqrtf((float)o->rank) : (float)o->rank);
     return number_params(d) ? TESS_OK : tess_fail(TESS_E_INVALID, "lora: no targets are given");
 }
