@@ -42,7 +42,7 @@ def net_of(o):
     if o.base == "nf4":
         model = blocks_of_codes(model)
     how = dict(r=o.rank, lora_alpha=2 * o.rank, target_modules=o.targets.split(","), lora_dropout=0.0)
-    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **how), autocast_adapter_dtype=o.base == "f32")
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **how))
     if o.activations == "recompute":
         model.enable_input_require_grads()
         model.base_model.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))

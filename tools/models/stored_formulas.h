@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the codes of a block stand for, on the CPU and on a GPU: stored.h. */
+/* The values of a block's codes (stored.h), for the CPU and for a GPU. */
 #ifndef TESS_MODELS_STORED_FORMULAS_H
 #define TESS_MODELS_STORED_FORMULAS_H
 #include "kit/formulas.h"

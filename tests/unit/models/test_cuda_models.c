@@ -126,13 +126,15 @@ static uint64_t rest(const model_param *p, float *x) {
     return blocks * block_bytes;
 }
 
-/* The base at rest and adapters that are not zero, on both sides. */
-static void share_base(run *host, run *device) {
+/* Matrices `times` as large, the base at rest and adapters that are not zero, on both sides. */
+static void share_values(run *host, run *device, float times) {
     for (int32_t i = 0; i < host->m->desc.n_params; i++) {
         const model_param *p = &host->m->desc.params[i];
         float *x = direct_param(host->d, i);
         for (int64_t k = 0; p->is_adapter && k < p->elems; k++)
             x[k] = (float)((uint64_t)(k + i) * 2654435761u >> 8 & 0xffff) * 0x1p-17f - 0.25f;
+        for (int64_t k = 0; p->ndim == 2 && !p->alias_of[0] && k < p->elems; k++)
+            x[k] *= times;
         uint64_t bytes = p->alias_of[0] ? 0 : rest(p, x);
         assert_int_equal(device->m->o->t->upload(device->m->o, x, direct_param(device->d, i), bytes), TESS_OK);
     }
@@ -143,7 +145,7 @@ static void same(const char *name, model_options o, const char *operators, doubl
     void *batch = batch_of(host.m);
     double worst = 0;
     if (o.lora.rank)
-        share_base(&host, &device);
+        share_values(&host, &device, 1);
     for (int stores = 0; stores < 2; stores++) { /* as the engine lets it, too */
         device.m->stores_grads = stores && device.m->may_store;
         for (uint32_t pass = TESS_PASS_TRAIN; pass <= TESS_PASS_EVAL; pass++) {
@@ -435,8 +437,7 @@ static void packed(const char *name, model_options o, const char *operators, dou
     run host = make(name, o, operators), device = make(name, o, "cuda");
     model_batch *batch = batch_of(host.m);
     double losses[2];
-    if (o.lora.rank)
-        share_base(&host, &device);
+    share_values(&host, &device, 4); /* as they begin, losses hardly depend on what attention sees */
     for (int k = 0; k < 2; k++) {
         train_once(&host, batch, TESS_PASS_TRAIN);
         losses[k] = host.result->loss;
@@ -467,13 +468,13 @@ static void test_cuda_models__documents_that_share_a_sample_agree(void **state) 
     for (size_t i = 0; i < FAMILIES; i++)
         packed(families[i].name, families[i].o, "plain", 1e-5);
     lora.lora = (model_lora){ .rank = 2, .alpha = 4, .tables = STORED_F16, .targets = "all-linear" };
-    packed("gpt2", lora, "plain", 1e-5);
+    packed("gpt2", lora, "plain", 2e-5);
     if (!rounds_in_bf16())
         skip();
     large.precision = TESS_BF16;
-    packed("llama", large, NULL, 0.02);
+    packed("llama", large, NULL, 0.04);
     large = families[CAPPED].o, large.precision = TESS_BF16;
-    packed(families[CAPPED].name, large, NULL, 0.02);
+    packed(families[CAPPED].name, large, NULL, 0.04);
 }
 
 /* ---- a sequence -------------------------------------------------------------------------------------- */

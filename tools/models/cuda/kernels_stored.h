@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Frozen matrices, which rest in another dtype or in blocks, as products read them: stored.h. */
+/* A kernel that widens frozen matrices (stored.h) to what products read. */
 #ifndef TESS_MODELS_CUDA_KERNELS_STORED_H
 #define TESS_MODELS_CUDA_KERNELS_STORED_H
 #include "kernels_layer.h"
 #include "tools/models/stored_formulas.h"
 
 enum { OPS_STORED_F32, OPS_STORED_BF16, OPS_STORED_F16, OPS_STORED_INT8, OPS_STORED_NF4, OPS_STORED_BLOCK = 64 };
-typedef struct { /* y[row] = the matrix's row ids[row], or without ids this row */
+typedef struct { /* y[row] = the matrix's row ids[row]; without ids, its row `row` */
     const void *from;
     const int32_t *ids; /* null: none */
     void *y;
@@ -44,7 +44,7 @@ TESS_FN float ops_get_stored(const ops_args_stored *a, uint64_t i) {
                                      : stored_int8(codes[at], most);
 }
 
-/* Eight at once, which one block has. */
+/* Reads eight elements, which lie in one block. */
 TESS_FN void ops_get_eight_stored(const ops_args_stored *a, uint64_t i, float *v) {
     if (a->kind < OPS_STORED_F16) {
         ops_get_eight(a->from, i, 8, a->kind == OPS_STORED_BF16, 1, v);
@@ -65,7 +65,7 @@ TESS_FN void ops_get_eight_stored(const ops_args_stored *a, uint64_t i, float *v
     }
 }
 
-/* Where the matrix has element i of y. */
+/* Returns the matrix's element that is y's element i. */
 TESS_FN uint64_t ops_stored_at(const ops_args_stored *a, uint64_t i) {
     return a->ids ? (uint64_t)a->ids[ops_div(i, a->width)] * a->width + ops_mod(i, a->width) : i;
 }

@@ -39,7 +39,7 @@ tess_status device_places(const model *m, const tess_block_call *call, int32_t *
                         out);
 }
 
-/* Scratch for them in the first block. */
+/* Returns the bytes of scratch for them in the first block. */
 static uint64_t places_bytes(const decoder *d) {
     return d->m->options.packs && !d->rotary ? device_of(d->m)->ids_bytes : 0;
 }
@@ -123,7 +123,7 @@ typedef struct {
     char *normal, *d; /* both of all rows; d: the gradient of `normal` */
     int32_t *targets;
     void *losses;
-    void *wide; /* the matrix, where it rests otherwise */
+    void *wide; /* the matrix, if it is stored in another dtype */
     void *inner;
 } head;
 

@@ -72,7 +72,7 @@ static int has_adapters(const decoder *d, const beside *b) {
     return has;
 }
 
-/* x: of all the products, or its gradient; y: of the first. */
+/* Calls `one` for each product. x is their common input or its gradient, y the first result or its gradient. */
 static tess_status adapt(const decoder_chunk *c, const beside *b, adapting one, const void *x, const void *y) {
     for (int64_t i = 0, at = 0; i < b->n; at += b->width[i++]) {
         device_adapted a = { b->place[i],
@@ -197,7 +197,7 @@ static tess_status normalise_after(const decoder_chunk *c, int half) {
     return device_of(d->m)->t->norm(d->m->o, &n);
 }
 
-/* Attention's scratch, behind the rows' places where documents share samples. */
+/* Returns attention's scratch. If documents share samples the rows' places lie before it. */
 static tess_status attention_scratch(const decoder_chunk *c, device_view *v, void **out) {
     const model *m = c->d->m;
     char *at = c->z.inner;

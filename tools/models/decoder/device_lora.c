@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Low-rank adapters beside a decoder's products on a device: y = W x + scale · B (A x), as decoder_lora.c has them on
- * the CPU. A frozen W that rests otherwise is widened before each product that reads it, one matrix at a time. The
- * scratch of a product begins with that matrix and with rows as wide as the rank. */
+ * the CPU. A frozen W that is stored in another dtype is widened before each product that reads it, one matrix at a
+ * time. The scratch of a product begins with that matrix and with rows as wide as the rank. */
 #include "device.h"
 
 static uint64_t most_of(uint64_t a, uint64_t b, uint64_t c) {
     return device_most(device_most(a, b), c);
 }
 
-/* The largest matrix of a layer, in elements. */
+/* Returns the elements of a layer's largest matrix. */
 static uint64_t largest(const decoder *d) {
     uint64_t wide = most_of((uint64_t)d->hidden, (uint64_t)d->q_width, (uint64_t)d->kv_width);
     int is_one = !decoder_has(d, DECODER_K_W);
