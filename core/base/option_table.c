@@ -40,6 +40,8 @@ const tess__option tess__option_table[] = {
     { "checkpoint", CHOICE, "async", "async|sync", "save beside training, or while it waits" },
     { "on-newer", CHOICE, "stop", "stop|aside", "newer steps in the directory: refuse, or move aside" },
     { "mirror", INT, "0", NULL, "steps between images in memory, to replace lost ranks from" },
+    { "ledger", TEXT, NULL, NULL, "file for digests of each step, by which two runs are compared" },
+    { "ledger-every", INT, "1", NULL, "steps between two lines of the ledger" },
     { "generation", INT, NULL, NULL, "how often ranks have been replaced; set by tessera run" },
     { "ranks-least", INT, NULL, NULL,
       "fewest ranks to go on with when some are lost; set by tessera run --ranks MIN:MAX" },
