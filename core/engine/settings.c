@@ -96,6 +96,7 @@ static tess_status read_flags(tess *t) {
     TRY(tess__option_flag("deterministic", &s->deterministic));
     TRY(tess__option_flag("strict", &t->settings.strict));
     TRY(tess__option_flag("low-copy", &s->low_copy));
+    TRY(tess__option_flag("at-rest-digests", &t->settings.digests_rest));
     TRY(tess__option_flag("graphs", &s->graphs));
     s->graphs &= !t->settings.strict; /* the host makes the guard's copies, so nothing can be recorded */
     return TESS_OK;

@@ -26,7 +26,8 @@ typedef struct {                /* const after tess_open */
     tess__given given;          /* the same, for every read of an option */
     const tess__given *callers; /* of the thread in tess_shard, while it runs */
     char *strategy, *optimizer, *activations;
-    char *ledger; /* file of digests; null: none */
+    char *ledger;     /* file of digests; null: none */
+    int digests_rest; /* TESSERA_AT_REST_DIGESTS */
     int strict, plan_only;
     int on_nan;   /* TESS__NAN_… */
     double spike; /* 0: none is looked for */
@@ -88,6 +89,7 @@ struct tess {
     tess_status error; /* the first one; sticky */
     char message[1024];
     int sharded;         /* tess_shard is done */
+    int rest_changed;    /* so were masters or states since the last step, and copies may be new since then */
     int masters_changed; /* by anything but a step, which writes their low-precision copies too: these are old */
     tess__settings settings;
     tess__selection selection;

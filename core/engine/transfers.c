@@ -213,6 +213,7 @@ tess_status tess__low_copies_refresh(tess *t) {
     for (int32_t g = 0; t->masters_changed && g < t->plan.layout.n_groups; g++)
         if (t->plan.layout.groups[g].low_copy)
             TRY(refresh_copy(t, g));
+    t->rest_changed |= t->masters_changed;
     t->masters_changed = 0;
     return TESS_OK;
 }

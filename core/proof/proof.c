@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "at_rest.h"
 #include "chain.h"
 #include "checkpoint/json_text.h"
 #include "kernels/digest.h"
@@ -33,7 +34,8 @@ typedef struct tess__proof {
     int32_t *unit_of;  /* by parameter; -1: it has no digests of its own */
     int32_t *scope_of; /* by unit */
     uint64_t *seed;    /* by parameter */
-    tess__pool *pool;  /* null: one thread */
+    tess__at_rest at_rest;
+    tess__pool *pool; /* null: one thread */
     /* rank 0: */
     tess__lane *lane;     /* writes steps */
     uint64_t ticket;      /* of the line that it writes; the planned memory holds it */
@@ -128,11 +130,12 @@ static tess_status digest_kind(tess *t, int32_t i, uint64_t kind, values v, uint
 }
 
 static int is_due(const tess *t, uint64_t step) {
-    return step % (uint64_t)t->plan.setup.ledger_every == 0;
+    return t->plan.setup.ledger_every && step % (uint64_t)t->plan.setup.ledger_every == 0;
 }
 
 tess_status tess__proof_gradient(tess *t, int32_t group, const tess__executor *on) {
     const tess__group *g = &t->plan.layout.groups[group];
+    TRY(tess__at_rest_check_group(t, &t->proof->at_rest, t->proof->pool, group));
     if (!is_due(t, t->step.steps_done + 1))
         return TESS_OK;
     if (!on->lane)
@@ -365,7 +368,7 @@ static tess_status write_step(tess *t) {
     return TESS_OK;
 }
 
-tess_status tess__proof_step(tess *t) {
+static tess_status digest_step(tess *t) {
     uint64_t n = (uint64_t)t->proof->n_units * n_kinds(t);
     if (!n || !is_due(t, t->step.steps_done))
         return TESS_OK;
@@ -374,6 +377,11 @@ tess_status tess__proof_step(tess *t) {
         TRY(digest_group(t, g));
     TRY(tess_all_reduce(t, sums_of(t), n, TESS_I64, TESS_SUM));
     return t->comms.world.rank == 0 ? write_step(t) : TESS_OK;
+}
+
+tess_status tess__proof_step(tess *t) {
+    TRY(digest_step(t));
+    return t->settings.digests_rest ? tess__at_rest_take(t, &t->proof->at_rest, t->proof->pool) : TESS_OK;
 }
 
 void tess__proof_saved(tess__proof *p, const char *dir, uint64_t step) {
@@ -436,6 +444,10 @@ static tess_status make_ready(tess *t) {
     TRY(proof_of(t));
     if (t->proof->is_ready)
         return TESS_OK;
+    if (t->settings.digests_rest && !tess__one_memory(&t->plan.setup))
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "TESSERA_AT_REST_DIGESTS=1: device %s has memory that the host does not read",
+                          t->device.plugin->name);
     TRY(make_tables(t));
     tess_status s =
         t->plan.setup.threads > 1 ? tess__pool_create(t->plan.setup.threads, "", &t->proof->pool, &e) : TESS_OK;
@@ -444,9 +456,12 @@ static tess_status make_ready(tess *t) {
 }
 
 tess_status tess__proof_pass(tess *t, uint32_t pass_kind) {
-    if (!t->plan.setup.ledger_every || (pass_kind & 15) != TESS_PASS_TRAIN || t->pass.microbatch)
+    if (!t->plan.setup.ledger_every && !t->settings.digests_rest)
         return TESS_OK;
     TRY(make_ready(t));
+    TRY(tess__at_rest_check(t, &t->proof->at_rest, t->proof->pool));
+    if (!t->plan.setup.ledger_every || (pass_kind & 15) != TESS_PASS_TRAIN || t->pass.microbatch)
+        return TESS_OK;
     if (t->comms.world.rank == 0 && t->proof->fd < 0)
         TRY(open_file(t));
     memset(sums_of(t), 0, (uint64_t)t->proof->n_units * n_kinds(t) * sizeof(uint64_t));
@@ -480,6 +495,7 @@ void tess__proof_end(tess *t) {
         write_end(p, t->step.steps_done);
     if (p->fd >= 0)
         close(p->fd);
+    tess__at_rest_free(&p->at_rest);
     tess__pool_destroy(p->pool);
     pthread_mutex_destroy(&p->lock);
     free(p->words);

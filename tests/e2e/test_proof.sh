@@ -30,15 +30,15 @@ train one --accum 4
 like_one() { train other "$@" && [ "$(roots one)" = "$(roots other)" ] || fail "other digests: $*"; }
 like_one -n 2 --accum 2
 like_one -n 2 --accum 2 --strategy none --wrap none
-like_one -n 2 --accum 2 --offload cpu --sync end
-like_one -n 4 --strategy hybrid:2 --threads 2
+like_one -n 2 --accum 2 --offload cpu --sync end --at-rest-digests --eval-every 2
+like_one -n 4 --strategy hybrid:2 --threads 2 --at-rest-digests
 like_one -n 4 --strategy grad_op --wrap size:2000 --strict
 like_one -n 4 --offload cpu --activations offload
 train three -n 3 --accum 4
 train other -n 3 --accum 4 --strategy none --wrap none
 [ "$(roots three)" = "$(roots other)" ] || fail "other digests on three ranks"
 train bf16 --accum 4 --precision bf16 --clip 0.1 --optimizer adamw8bit
-train other -n 4 --precision bf16 --clip 0.1 --optimizer adamw8bit --low-copy
+train other -n 4 --precision bf16 --clip 0.1 --optimizer adamw8bit --low-copy --at-rest-digests
 [ "$(roots bf16)" = "$(roots other)" ] || fail "other digests with bf16"
 train other -n 2 --accum 2 --ledger-every 2
 [ "$(roots one | sed -n '2p;4p')" = "$(roots other)" ] || fail "every second step"
@@ -64,11 +64,11 @@ shim='[ "$RANK$1${TESSERA_RESTART:-0}${TESSERA_GENERATION:-0}" = 0"$2"00 ] && (w
 restart() { rm -rf run killed && touch killed && expect 0 "$TESSERA" run -n 2 "${@:2}" -- sh -c "$shim" sh "" "" "$TESSERA" train $longer --steps 60 --ledger killed $1; }
 rm -f whole
 expect 0 "$TESSERA" train $small --steps 60 -n 4 --ledger whole
-restart "" --restarts 3
+restart "--at-rest-digests" --restarts 3
 [ "$(grep -c '"type":"begin"' killed)" = 2 ] || fail "the killed run: $(cut -c1-100 killed | tail -n 20)"
 expect 0 "$TESSERA" bisect whole killed
 one_line out 'equal: 60 steps, 1 to 60'
-restart "--mirror 1" 
+restart "--mirror 1 --at-rest-digests"
 [ "$(grep -c '"type":"begin"' killed)" = 2 ] || fail "the lost rank: $(cut -c1-100 killed | tail -n 20) $(cat err)"
 expect 0 "$TESSERA" bisect whole killed
 one_line out 'equal: 60 steps, 1 to 60'

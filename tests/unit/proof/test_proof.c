@@ -251,6 +251,73 @@ static void test_ledger__without_the_option_nothing_is_there(void **state) {
     remove(l.path);
 }
 
+/* Every kind of buffer that rests, with a bit flipped in its first, middle and last word. */
+static void test_at_rest__a_bit_that_flips_between_steps_ends_the_run(void **state) {
+    (void)state;
+    static const char *const names[] = { "parameters", "low-precision copies", "optimizer states" };
+    static const int roles[] = { TESS__MASTER, TESS__LOW_COPY, TESS__STATE0, TESS__STATE1 };
+    int n_found = 0;
+    for (int role = 0; role < 4; role++)
+        for (int32_t g = 0; g < 4; g++)
+            for (uint64_t place = 0; place < 3; place++) {
+                const tess_setting settings[] = { { "at-rest-digests", "1" },
+                                                  { "precision", "bf16" },
+                                                  { "low-copy", "1" } };
+                const tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f };
+                tess_options o = { .struct_size = sizeof o, .input_bytes = TOY_INPUT_BYTES };
+                toy m;
+                tess *t = NULL;
+                double loss;
+                o.settings = settings;
+                o.n_settings = 3;
+                assert_int_equal(tess_open(&o, &t), TESS_OK);
+                assert_int_equal(toy_declare(t, &m, 0), TESS_OK);
+                assert_int_equal(tess_shard(t, toy_fill, NULL), TESS_OK);
+                train(t, &m, 0, 2, NULL);
+                assert_true(g < t->plan.layout.n_groups);
+                uint64_t words = t->memory.booked_bytes[roles[role]][g] ? t->plan.layout.groups[g].used_elems / 2 : 0;
+                if (words) { /* 2 bytes of an element of the copy, 4 of all else: half the words are in both */
+                    uint32_t *at = tess__address(&t->memory, roles[role], g);
+                    at[place == 2 ? words - 1 : place * words / 2] ^= 1u << 30;
+                    tess_status s = toy_pass(t, &m, TESS_PASS_TRAIN, 2, &loss);
+                    s = s ? s : tess_step(t, &step);
+                    assert_int_equal(s, TESS_E_MISMATCH);
+                    assert_non_null(strstr(tess_last_error(), names[role < 2 ? role : 2]));
+                    assert_non_null(strstr(tess_last_error(), "at rest are not what step 2 left"));
+                    n_found++;
+                }
+                tess_close(t);
+            }
+    assert_true(n_found > 20);
+}
+
+static void test_at_rest__what_the_program_writes_is_no_alarm(void **state) {
+    (void)state;
+    const tess_setting settings[] = { { "at-rest-digests", "1" } };
+    tess_options o = { .struct_size = sizeof o, .input_bytes = TOY_INPUT_BYTES };
+    toy m;
+    tess *t = NULL;
+    double loss;
+    int same;
+    o.settings = settings;
+    o.n_settings = 1;
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(toy_declare(t, &m, 0), TESS_OK);
+    assert_int_equal(tess_shard(t, toy_fill, NULL), TESS_OK);
+    for (int k = 0; k < 3; k++) {
+        train(t, &m, 0, 2, NULL);
+        assert_int_equal(toy_pass(t, &m, TESS_PASS_EVAL, k, &loss), TESS_OK);
+        assert_int_equal(tess_each_owned(t, TESS_OF_PARAM | TESS_OF_WRITE, flip_bit, &(flip){ k, 1 }), TESS_OK);
+        if (k) /* this refreshes copies, as a pass does */
+            assert_int_equal(toy_summoned(t, &m, &same), TESS_OK);
+        assert_int_equal(tess_each_owned(t, TESS_OF_MOMENT1 | TESS_OF_WRITE, flip_bit, &(flip){ k, 1 }), TESS_OK);
+        if (k == 2)
+            assert_int_equal(toy_summoned(t, &m, &same), TESS_OK);
+    }
+    train(t, &m, 0, 2, NULL);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ledger__the_same_run_has_the_same_roots_and_a_flipped_bit_shows_in_its_step),
@@ -259,6 +326,8 @@ int main(void) {
         cmocka_unit_test(test_ledger__of_another_run_is_refused),
         cmocka_unit_test(test_chain__names_the_first_line_that_was_changed),
         cmocka_unit_test(test_ledger__without_the_option_nothing_is_there),
+        cmocka_unit_test(test_at_rest__a_bit_that_flips_between_steps_ends_the_run),
+        cmocka_unit_test(test_at_rest__what_the_program_writes_is_no_alarm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
