@@ -230,6 +230,7 @@ static void free_settings(tess__settings *s) {
     free(s->strategy);
     free(s->optimizer);
     free(s->activations);
+    free(s->ledger);
     tess__given_free(&s->given);
 }
 
@@ -241,6 +242,7 @@ static void end_orderly(tess *t) {
             tess__engine_fail(t, finished);
     }
     t->hooks->end_save(t);
+    t->hooks->end_digests(t);
     if (!t->error && t->mirror.ready && t->comms.control)
         tess__control_set(t->comms.control, TESS__KV_READY, NULL, 0);
     if (t->settings.plan_only && !t->settings.options.plan_only && !t->sharded)

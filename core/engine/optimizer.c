@@ -47,7 +47,7 @@ tess_status tess__step_end(tess *t) {
     t->pass.microbatch = 0;
     t->step.steps_done++;
     t->step.options = NULL;
-    return TESS_OK;
+    return t->proof ? t->hooks->digest_step(t) : TESS_OK;
 }
 
 int tess__step_needs_norm(const tess *t, const tess_optimizer_options *o) {

@@ -96,6 +96,7 @@ static tess_status read_flags(tess *t) {
     TRY(tess__option_flag("deterministic", &s->deterministic));
     TRY(tess__option_flag("strict", &t->settings.strict));
     TRY(tess__option_flag("low-copy", &s->low_copy));
+    TRY(tess__option_flag("at-rest-digests", &t->settings.digests_rest));
     TRY(tess__option_flag("graphs", &s->graphs));
     s->graphs &= !t->settings.strict; /* the host makes the guard's copies, so nothing can be recorded */
     return TESS_OK;
@@ -176,9 +177,21 @@ static tess_status read_mirror(tess *t) {
     return TESS_OK;
 }
 
+static tess_status read_ledger(tess *t) {
+    int64_t every = 1;
+    TRY(tess__option_int("ledger-every", 1, INT32_MAX, &every));
+    const char *path = tess__option_text("ledger");
+    if (!path)
+        return TESS_OK;
+    t->plan.setup.ledger_every = (int32_t)every;
+    t->settings.ledger = strdup(path);
+    return t->settings.ledger ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the options");
+}
+
 tess_status tess__read_options(tess *t) {
     TRY(read_switches(t));
     TRY(read_mirror(t));
+    TRY(read_ledger(t));
     TRY(read_budget(t));
     t->settings.strategy = strdup(tess__option_or("strategy", "full"));
     t->settings.optimizer = strdup(tess__option_or("optimizer", "adamw"));

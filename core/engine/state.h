@@ -30,6 +30,8 @@ typedef struct {              /* const after tess_open */
     tess__given given;          /* the same, for every read of an option */
     const tess__given *callers; /* of the thread in tess_shard, while it runs */
     char *strategy, *optimizer, *activations;
+    char *ledger;     /* file of digests; null: none */
+    int digests_rest; /* TESSERA_AT_REST_DIGESTS */
     int strict, plan_only;
     int on_nan;   /* TESS__NAN_… */
     double spike; /* 0: none is looked for */
@@ -79,6 +81,11 @@ typedef struct { /* functions of the rooms above, which the engine calls and doe
     tess_status (*share_past)(
         tess *); /* [C] saving: a process in a lost rank's place learns whose checkpoints it writes */
     void (*end_recovery)(tess *);
+    /* With a ledger of digests: the gradient sums of a group, before its step, on that step's executor; and after a
+     * step, [C]. The end, after end_save. */
+    tess_status (*digest_gradient)(tess *, int32_t group, const tess__executor *);
+    tess_status (*digest_step)(tess *);
+    void (*end_digests)(tess *);
 } tess__hooks;
 
 struct tess {
@@ -87,6 +94,7 @@ struct tess {
     char message[1024];
     int sharded;         /* tess_shard is done */
     int outside;         /* of the group that it was opened for: nobody gets this engine */
+    int rest_changed;    /* so were masters or states since the last step, and copies may be new since then */
     int masters_changed; /* by anything but a step, which writes their low-precision copies too: these are old */
     tess__settings settings;
     tess__selection selection;
@@ -103,6 +111,7 @@ struct tess {
     tess__scaler scaler;
     tess__mirror mirror;
     struct tess__saver *saver; /* saving/checkpoint.c; null: nothing was saved yet */
+    struct tess__proof *proof; /* proof/proof.c; null: no ledger of digests is written */
     tess__past past;           /* what was loaded, and whose checkpoints this run writes; the same on all ranks */
     tess__side_thread saving;  /* reads frozen parameters where they lie, and the snapshot */
     tess__advice advice;       /* after tess_shard was over its budget */

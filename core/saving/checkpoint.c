@@ -10,6 +10,7 @@
 #include "checkpoint/data_writer.h"
 #include "checkpoint/store.h"
 #include "kernels/kernels.h"
+#include "proof/proof.h"
 #include "saving.h"
 #include "shard_pieces.h"
 #include "engine/values.h"
@@ -31,7 +32,8 @@ typedef struct { /* what a rank tells the leader, and the leader all ranks; a ra
 
 typedef struct tess__saver {
     tess *t;
-    tess__store store; /* of the leader: held from the first save on */
+    struct tess__proof *proof; /* ledger that names the checkpoint; null: none */
+    tess__store store;         /* of the leader: held from the first save on */
     uint64_t sequence, step, generation, keep;
     int has_score;
     double score;
@@ -307,6 +309,12 @@ static tess_status share_verdict(tess__saver *s, tess_status status) {
     return n.status ? tess__fail(n.status, "%.*s", MESSAGE_BYTES - 1, n.message) : TESS_OK;
 }
 
+static void name_in_ledger(const tess__saver *s) {
+    char dir[PATH_MAX];
+    if (s->proof && tess__step_dir(s->dir, s->step, dir) == TESS_OK)
+        tess__proof_saved(s->proof, dir, s->step);
+}
+
 static void write_and_meet(void *arg) {
     tess__saver *s = arg;
     tess__data_file file = { .bytes = 0 };
@@ -316,6 +324,8 @@ static void write_and_meet(void *arg) {
         status = conclude_save(s, status, &file);
     else
         status = tell_leader(s, status, &file);
+    if (is_leader(s) && !status)
+        name_in_ledger(s);
     if (is_leader(s) || !status)
         status = share_verdict(s, status);
     free(file.sums);
@@ -513,6 +523,7 @@ static tess_status save_checkpoint(tess *t, const tess_checkpoint_options *given
     if ((size_t)snprintf(s->dir, sizeof s->dir, "%s", o.dir) >= sizeof s->dir - 128)
         return tess__fail(TESS_E_INVALID, "tess_checkpoint_save: the path is longer than %d bytes", PATH_MAX);
     s->sequence++;
+    s->proof = t->proof;
     s->step = t->step.steps_done;
     s->keep = o.keep;
     s->has_score = o.score != NULL;

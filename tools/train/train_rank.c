@@ -33,7 +33,7 @@ static int is_kept(const train_run *r, uint64_t done) {
 }
 
 static int evaluates(const train_run *r, uint64_t done) {
-    return done == r->task.steps || (r->task.eval_every && done % r->task.eval_every == 0);
+    return !r->s.replay && (done == r->task.steps || (r->task.eval_every && done % r->task.eval_every == 0));
 }
 
 /* Call it after the step's evaluation, if there is one. */
@@ -43,14 +43,19 @@ static int saves(const train_run *r, uint64_t done) {
            (is_end || (r->s.save_every && done % r->s.save_every == 0) || (r->s.keep_best && train_best_is_now(r)));
 }
 
+/* A replay keeps the schedule of the whole run and ends early. */
+static uint64_t last_step(const train_run *r) {
+    return r->s.replay && r->s.replay < r->task.steps ? r->s.replay : r->task.steps;
+}
+
 static tess_status train_loop(train_run *r) {
-    if (r->steps_done >= r->task.steps || train_best_stops(r))
+    if (!r->s.replay && (r->steps_done >= r->task.steps || train_best_stops(r)))
         TRY(evaluate(r));
-    while (r->steps_done < r->task.steps && !r->interrupted && !train_best_stops(r)) {
+    while (r->steps_done < last_step(r) && !r->interrupted && !train_best_stops(r)) {
         TRY(train_ledger_begin(r));
         TRY(train_step(r));
         uint64_t done = r->steps_done;
-        if (done == r->task.steps || r->interrupted || is_kept(r, done))
+        if (done == last_step(r) || r->interrupted || is_kept(r, done))
             TRY(train_step_settle(r));
         TRY(train_ledger_end(r));
         if (evaluates(r, done))
@@ -155,7 +160,7 @@ static tess_status open_task(train_run *r) {
 /* Trains from the current step to the end and recovers from lost ranks. */
 static tess_status train_to_end(train_run *r) {
     TRY(train_loop(r));
-    if (r->interrupted)
+    if (r->interrupted || r->s.replay)
         return TESS_OK;
     if (r->ops->finish)
         TRY(r->ops->finish(r));
@@ -178,6 +183,7 @@ static tess_status begin(train_run *r) {
     TRY(train_agree(r, train_output_open(r)));
     TRY(train_agree(r, open_task(r)));
     TRY(train_identity_agree(r));
+    TRY(tess_proof_words(r->t, r->identity));
     TRY(train_agree(r, train_watch_open(r)));
     TRY(shard(r));
     TRY(train_feed_open(r));
@@ -200,7 +206,7 @@ static tess_status run(train_run *r) {
     tess_status status = recover_and_go_on(r);
     while (status == TESS_E_LOST)
         status = recover_and_go_on(r);
-    if (status != TESS_OK || r->interrupted)
+    if (status != TESS_OK || r->interrupted || r->s.replay)
         return status;
     if (r->rank == 0)
         TRY(train_output_finish(r));

@@ -126,6 +126,10 @@ TESS_API tess_status tess_agree(tess *, tess_status mine);
  * end, say. It stays like any other, and the other ranks hear of it. Local, also inside a pass. Returns `status`. */
 TESS_API tess_status tess_give_up(tess *, tess_status status);
 
+/** Says what this run is, in words "key=value" with blanks between: seed, data, rates. The ledger of digests has them at
+ * its head (TESSERA_LEDGER), so that another run does not go on with its file. Copied; before the first training pass. */
+TESS_API tess_status tess_proof_words(tess *, const char *words);
+
 /* ---- describe: local, same on all ranks ------------------------------------------------------- */
 typedef struct {
     uint32_t struct_size, dtype, flags; /* dtype: f32, f64, bf16, f16; u8 with TESS_FROZEN alone */
