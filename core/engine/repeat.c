@@ -14,7 +14,7 @@
 
 /* The reason why the host takes part in the program, or null. */
 static const char *host_part(const tess *t, const tess__program *p) {
-    const char *norm = NULL;
+    const char *norm = t->scaler.how.init > 0 ? "the scale of losses changes" : NULL;
     for (int32_t i = 0; i < p->n_instrs; i++) {
         const tess__instr *in = &p->instrs[i];
         int zeroes = in->op == TESS__ALLOC && in->flags & TESS__ZERO;

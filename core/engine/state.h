@@ -3,12 +3,14 @@
 #ifndef TESS_ENGINE_H
 #define TESS_ENGINE_H
 #include "base/option_fields.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/settle.h"
 #include "runtime/comms.h"
 #include "runtime/graphs.h"
 #include "guard.h"
 #include "runtime/device.h"
 #include "runtime/memory.h"
+#include "optimize/scale.h"
 #include "optimize/step.h"
 #include "plan/plan.h"
 #include "plugin/selection.h"
@@ -21,8 +23,10 @@
 
 enum { TESS__NAN_STOP, TESS__NAN_SKIP, TESS__NAN_WARN };
 
-typedef struct {                /* const after tess_open */
-    tess_options options;       /* as given; texts not to be used */
+typedef struct {              /* const after tess_open */
+    tess_options options;     /* as given; texts not to be used */
+    tess_group_options group; /* to which options.group points, unless it is null; a copy, as is its name */
+    char group_name[32];
     tess__given given;          /* the same, for every read of an option */
     const tess__given *callers; /* of the thread in tess_shard, while it runs */
     char *strategy, *optimizer, *activations;
@@ -82,6 +86,7 @@ struct tess {
     tess_status error; /* the first one; sticky */
     char message[1024];
     int sharded;         /* tess_shard is done */
+    int outside;         /* of the group that it was opened for: nobody gets this engine */
     int masters_changed; /* by anything but a step, which writes their low-precision copies too: these are old */
     tess__settings settings;
     tess__selection selection;
@@ -95,11 +100,13 @@ struct tess {
     tess__graphs graphs;
     tess__pass_run pass;
     tess__step step;
+    tess__scaler scaler;
     tess__mirror mirror;
     struct tess__saver *saver; /* saving/checkpoint.c; null: nothing was saved yet */
     tess__past past;           /* what was loaded, and whose checkpoints this run writes; the same on all ranks */
     tess__side_thread saving;  /* reads frozen parameters where they lie, and the snapshot */
     tess__advice advice;       /* after tess_shard was over its budget */
+    tess_buffer scratch;       /* of a group's collectives: what the largest so far needs */
 };
 
 /** errors.c: makes `status`, whose message is set, the engine's sticky error. Names a lost rank as the cause when
@@ -124,6 +131,8 @@ tess_status tess__callback_failed(tess_status, uint64_t before, const char *what
  * runs at all. */
 tess_status tess__read_plan(tess *);
 tess_status tess__read_options(tess *);
+/** Takes options.group over. Refuses, before ranks meet, what no group can have. */
+tess_status tess__read_group(tess *);
 /** host.c: what the plugins of this engine may call. */
 void tess__host_make(tess *);
 
@@ -184,7 +193,12 @@ tess_status tess__low_copies_refresh(tess *);
 int tess__steps_on_host(const tess *, int32_t group);   /* of a device with streams */
 int tess__steps_on_device(const tess *, int32_t group); /* and it has something to do there */
 
+/** matrices.c: the instructions of a step with whole matrices. */
+tess_status tess__matrices_instr(tess *, const tess__instr *);
+
 /** execute.c */
+tess_status tess__post_planned(tess *, const tess__instr *, const void *send, void *recv);
+tess_status tess__end_planned(tess *, const tess__instr *); /* waits for what tess__post_planned has posted */
 enum { TESS__TO_END, TESS__TO_EVENT /* the next ENTER or LEAVE */, TESS__TO_WAIT /* or anything that may block */ };
 tess_status tess__execute(tess *, int32_t *pc, int how_far);
 tess_status tess__run_program(tess *, tess__program *);

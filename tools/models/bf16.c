@@ -56,9 +56,9 @@ static uint64_t elems_of(const model_desc *desc, int32_t i) {
 
 static tess_status enter(const half *h, const tess_block_call *call, inside *in) {
     const model_block *b = &h->wide;
-    if (call->compute_dtype != TESS_BF16)
-        return tess_fail(TESS_E_UNSUPPORTED, "block %s: parameters come in dtype %u, the model was made for bf16",
-                         b->name, call->compute_dtype);
+    if (call->compute_dtype != h->m->options.precision)
+        return tess_fail(TESS_E_UNSUPPORTED, "block %s: parameters come in dtype %u, the model was made for %u",
+                         b->name, call->compute_dtype, h->m->options.precision);
     in->call = *call;
     in->call.params = in->params;
     in->call.compute_dtype = TESS_F32;

@@ -2,6 +2,7 @@
 /* Estimates the work of a block. Products and convolutions are counted exactly. Operators that only stream through
  * memory (normalisations, activations, sums) count the bytes that they read and write. */
 #include "decoder/decoder.h"
+#include <tessera/plugin_helpers.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -132,5 +133,5 @@ void model_key(const model *m, char *out, size_t n) {
     if (at < n && strcmp(m->t->name, "convbn") == 0)
         at += (size_t)snprintf(out + at, n - at, " image=%d hidden=%d", o->image_size, o->hidden);
     if (at < n)
-        snprintf(out + at, n - at, " threads=%d %s", o->threads, o->precision == TESS_BF16 ? "bf16" : "f32");
+        snprintf(out + at, n - at, " threads=%d %s", o->threads, tess_dtype_name(o->precision));
 }

@@ -47,17 +47,17 @@ static tess_status declare_param(tess *t, const model *m, int32_t i) {
     return tess_param_add(t, &o, NULL);
 }
 
-/* Asks the engine for the dtype of a parameter whose kernels can read both fp32 and bf16. */
+/* Asks the engine for the dtype of a parameter that kernels can read in fp32, bf16 and fp16. */
 static tess_status check_precision(const tess *t, const model *m, const model_param *p, uint32_t *compute) {
     tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = p->name, .shape = p->shape };
     uint32_t dtype = 0, gradient = 0;
     o.ndim = p->ndim;
-    o.compute_dtypes = 1u << TESS_F32 | 1u << TESS_BF16;
+    o.compute_dtypes = 1u << TESS_F32 | 1u << TESS_BF16 | 1u << TESS_F16;
     OPS_TRY(tess_compute_dtype(t, &o, &dtype, &gradient));
     if (*compute && dtype != *compute)
         return tess_fail(TESS_E_UNSUPPORTED,
-                         "parameter %s: TESSERA_PRECISION asks for dtype %u; model %s computes in f32 throughout or in "
-                         "bf16 throughout",
+                         "parameter %s: TESSERA_PRECISION asks for dtype %u; model %s computes in f32, bf16 or f16 "
+                         "throughout",
                          p->name, dtype, m->t->name);
     if (gradient != TESS_F32)
         return tess_fail(TESS_E_UNSUPPORTED,

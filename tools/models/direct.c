@@ -27,6 +27,7 @@ struct direct {
     char *scratch, *flow[2]; /* flow: two buffers that gradients between blocks alternate between */
     uint64_t scratch_bytes;
     double *clock; /* null: nothing is measured */
+    float loss_scale;
 };
 
 static int on_host(const direct *d) {
@@ -87,9 +88,10 @@ static tess_status take_params(direct *d) {
         int32_t of = original(desc, i);
         d->params[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(float)) : d->params[of];
         d->grads[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(float)) : d->grads[of];
-        if (d->m->options.precision == TESS_BF16 && !p->is_buffer)
+        int rounds = d->m->options.precision != TESS_F32 && !p->is_buffer && desc->params[of].stored == STORED_F32;
+        if (rounds)
             d->halves[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(uint16_t)) : d->halves[of];
-        if (!d->params[i] || !d->grads[i] || (d->m->options.precision == TESS_BF16 && !p->is_buffer && !d->halves[i]))
+        if (!d->params[i] || !d->grads[i] || (rounds && !d->halves[i]))
             return tess_fail(TESS_E_NOMEM, "out of memory for %s", p->name);
         tess_range all = { .struct_size = sizeof all, .param = i, .tag = (uint64_t)i, .name = p->name };
         all.slice_elems = all.elems = (uint64_t)p->elems;
@@ -197,7 +199,7 @@ static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_bloc
     for (int32_t k = 0; k < b->n_params; k++) {
         int32_t p = b->first_param + k;
         d->call_params[k] = d->halves[p] ? (const void *)d->halves[p] : d->params[p];
-        d->call_grads[k] = d->grads[b->first_param + k];
+        d->call_grads[k] = d->m->desc.params[p].is_frozen ? NULL : d->grads[p];
     }
     call->params = d->call_params;
     call->grads = d->call_grads;
@@ -211,13 +213,17 @@ static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_bloc
         memset(d->scratch, 0xFF, d->scratch_bytes);
 }
 
-/* Rounds the fp32 parameters to the bf16 that the blocks read. */
+/* Rounds the fp32 parameters to the bf16 or fp16 that the blocks read. */
 static tess_status round_params(direct *d) {
     const model_desc *desc = &d->m->desc;
     for (int32_t i = 0; i < desc->n_params; i++)
         if (d->halves[i])
             OPS_TRY(d->m->o->t->narrow(d->m->o, d->params[i], d->halves[i], (uint64_t)desc->params[i].elems));
     return TESS_OK;
+}
+
+void direct_scale_loss(direct *d, float scale) {
+    d->loss_scale = scale;
 }
 
 void direct_clock(direct *d, double *seconds) {
@@ -268,6 +274,7 @@ tess_status direct_run(direct *d, uint32_t pass, const void *batch, uint64_t ste
     call.compute_dtype = d->m->options.precision;
     call.step = step;
     call.microbatch = microbatch;
+    call.loss_scale = d->loss_scale;
     call.threads = d->m->options.threads;
     OPS_TRY(round_params(d));
     d->m->host_batch = NULL;

@@ -20,5 +20,7 @@ void direct_zero_grads(direct *); /* zeroes only the gradients that kernels add 
 tess_status direct_run(direct *, uint32_t pass, const void *batch, uint64_t step, uint64_t microbatch, void *result);
 /** Makes each later run write the seconds of each block: forward at [i], backward at [n_blocks + i]; null stops it. */
 void direct_clock(direct *, double *seconds);
+/** Multiplies the loss's gradient in each later run, as the engine does in fp16; 0: 1. */
+void direct_scale_loss(direct *, float scale);
 int direct_intact(const direct *); /* 1 if nothing was written beyond a buffer's end */
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "elementwise.h"
-#include "ops_formulas.h"
+#include "lanes.h"
 #include "parallel.h"
 #include "philox.h"
 
@@ -54,8 +54,19 @@ OPS_CLONES static void narrow_range(void *arg, int32_t thread, int64_t first, in
         y[i] = tess_bf16_of_f32(x[i]);
 }
 
+OPS_CLONES static void narrow_f16_range(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const cast *c = arg;
+    const float *x = c->x;
+    uint16_t *y = c->y;
+    (void)thread;
+    for (; first + LANES <= last; first += LANES)
+        lanes_store(LANES_F16, lanes_load(LANES_F32, x + first), y + first);
+    for (; first < last; first++)
+        y[first] = tess_f16_of_f32(x[first]);
+}
+
 tess_status ops_cpu_narrow(const ops *o, const float *x, uint16_t *y, uint64_t elems) {
-    ops_parallel(o, (int64_t)elems, GRAIN, narrow_range, &(cast){ x, y });
+    ops_parallel(o, (int64_t)elems, GRAIN, o->fp16 ? narrow_f16_range : narrow_range, &(cast){ x, y });
     return TESS_OK;
 }
 
@@ -68,8 +79,19 @@ OPS_CLONES static void widen_range(void *arg, int32_t thread, int64_t first, int
         y[i] = tess_f32_of_bf16(x[i]);
 }
 
+OPS_CLONES static void widen_f16_range(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const cast *c = arg;
+    const uint16_t *x = c->x;
+    float *y = c->y;
+    (void)thread;
+    for (; first + LANES <= last; first += LANES)
+        lanes_store(LANES_F32, lanes_load(LANES_F16, x + first), y + first);
+    for (; first < last; first++)
+        y[first] = tess_f32_of_f16(x[first]);
+}
+
 tess_status ops_cpu_widen(const ops *o, const uint16_t *x, float *y, uint64_t elems) {
-    ops_parallel(o, (int64_t)elems, GRAIN, widen_range, &(cast){ x, y });
+    ops_parallel(o, (int64_t)elems, GRAIN, o->fp16 ? widen_f16_range : widen_range, &(cast){ x, y });
     return TESS_OK;
 }
 

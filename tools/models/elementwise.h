@@ -47,7 +47,7 @@ tess_status ops_cpu_attention_backward(ops *, const ops_attention_shape *, const
 void ops_cpu_bias_backward(ops *, const float *dy, float *db, uint64_t rows, uint64_t width);
 /** y += b, then relu if `relu` is set. */
 void ops_cpu_bias_relu(ops *, const float *b_or_null, float *y, uint64_t rows, uint64_t width, int32_t relu);
-/** Rounds fp32 to the nearest bf16, ties to even; ops_cpu_widen goes back. */
+/** Rounds fp32 to the nearest bf16, or in a table for it fp16, ties to even; ops_cpu_widen goes back. */
 tess_status ops_cpu_narrow(const ops *, const float *x, uint16_t *y, uint64_t elems);
 tess_status ops_cpu_widen(const ops *, const uint16_t *x, float *y, uint64_t elems);
 tess_status ops_cpu_zero(ops *, void *x, uint64_t bytes);

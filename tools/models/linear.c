@@ -40,7 +40,7 @@ static tess_status linear_backward(void *user, const tess_block_call *call) {
     linear *l = m->own;
     float *dy = call->scratch;
     uint32_t rows = rows_of(m, model__batch(m, call));
-    OPS_TRY(m->o->t->sum_loss_backward(m->o, NULL, rows * SIZE, 0, 1.0f / (float)rows,
+    OPS_TRY(m->o->t->sum_loss_backward(m->o, NULL, rows * SIZE, 0, model__loss_scale(call) / (float)rows,
                                        (uint64_t)m->options.batch * SIZE, dy));
     return m->o->t->linear_backward(l->layer, input_of(call), call->params[0], dy, NULL, call->grads[0], NULL,
                                     (char *)dy + l->y_bytes);

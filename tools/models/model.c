@@ -38,8 +38,8 @@ static tess_status check_options(const model_options *o) {
         return tess_fail(TESS_E_INVALID, "batch %d: expected 1 to 65536", o->batch);
     if (o->threads < 1 || o->threads > 1024)
         return tess_fail(TESS_E_INVALID, "threads %d: expected 1 to 1024", o->threads);
-    if (o->precision != TESS_F32 && o->precision != TESS_BF16)
-        return tess_fail(TESS_E_INVALID, "precision %u: expected f32 or bf16", o->precision);
+    if (o->precision != TESS_F32 && o->precision != TESS_BF16 && o->precision != TESS_F16)
+        return tess_fail(TESS_E_INVALID, "precision %u: expected f32, bf16 or f16", o->precision);
     if (!(o->dropout < 1))
         return tess_fail(TESS_E_INVALID, "dropout %g: expected below 1", (double)o->dropout);
     return TESS_OK;
@@ -100,16 +100,19 @@ tess_status model_create(const char *name, const model_options *options, model *
         OPS_TRY(t->check(t, &filled));
     const ops_table *operators;
     OPS_TRY(ops_find(filled.operators, &operators));
+    if (filled.precision == TESS_F16 && operators->mem != TESS_MEM_HOST)
+        return tess_fail(TESS_E_UNSUPPORTED,
+                         "model %s on a GPU: its kernels read no fp16; --precision bf16 is for GPUs", name);
     model *m = calloc(1, sizeof *m);
     if (!m)
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", name);
     m->t = t;
     m->options = filled;
-    ops_options how = { filled.threads, filled.precision == TESS_BF16, filled.isa };
+    ops_options how = { filled.threads, filled.precision == TESS_BF16, filled.isa, filled.precision == TESS_F16 };
     tess_status status = operators->create(&how, &m->o);
     if (status == TESS_OK)
         status = t->build(m);
-    if (status == TESS_OK && how.bf16 && !t->decoder)
+    if (status == TESS_OK && (how.bf16 || how.fp16) && !t->decoder)
         status = model__make_halves(m);
     if (status == TESS_OK)
         status = model__make_chunked(m);

@@ -5,7 +5,7 @@
 #define TESS_MODELS_MODEL_H
 #include "stored.h"
 
-typedef struct {    /* decoders on the CPU: low-rank adapters beside products; only the adapters are trained */
+typedef struct {    /* decoders: low-rank adapters beside products; only the adapters are trained */
     int32_t rank;   /* 0: none */
     int32_t rooted; /* the adapter's result is scaled by alpha / sqrt(rank) instead of alpha / rank */
     float alpha;
@@ -35,13 +35,14 @@ typedef struct {   /* zero is the model's default; a model ignores options that 
     int32_t image_size, hidden;            /* convbn: 224, 128 */
     int32_t head_rows;                     /* decoders on a device: rows per chunk of the head; 0: chosen by size */
     int32_t untied;                        /* decoders: 1: the head has its own matrix */
+    int32_t packs;                         /* decoders on a device: 1: batches may be packed */
     int32_t half_units;      /* decoders on the CPU: the halves of a layer are separate blocks and units */
     float dropout;           /* below 0: none; the default is 0.25 and 0.5 for mnist and none for gpt */
     float attention_dropout; /* a config may set it, but no model implements it, and training warns */
     model_decoder decoder;
     const char *frozen; /* patterns of parameters that are not trained, such as "embed.*", joined by ','; null: none */
     model_lora lora;
-    uint32_t precision; /* dtype of the parameters: TESS_F32 (also 0) or TESS_BF16 */
+    uint32_t precision; /* dtype of the parameters: TESS_F32 (also 0), TESS_BF16 or TESS_F16 */
     int32_t threads;    /* compute threads, 0: 1; with oneDNN bits depend on it */
     uint64_t seed;
     const char *isa, *operators; /* see ops_options.isa and ops_find; null: the best available */
@@ -73,8 +74,8 @@ typedef struct {
     int32_t chunks;
     tess_block_fn forward, backward;
     void *user;
-    /* For bf16; there the fields above describe the fp32 computation inside. */
-    uint64_t saved_floats_bytes; /* bytes of the first part of `saved`, which is stored in bf16 */
+    /* For bf16 and fp16; there the fields above describe the fp32 computation inside. */
+    uint64_t saved_floats_bytes; /* bytes of the first part of `saved`, which is stored in 2 bytes each */
     uint32_t products;           /* bit i: only linear and conv operators, which read bf16, use parameter i */
     int32_t reads_output;        /* backward reads `output` */
 } model_block;
@@ -189,7 +190,7 @@ typedef struct {
      * is computed, and the result has its logits. 0: a whole batch. */
     uint32_t position;
     double divisor;  /* decoders: loss and gradient are divided by it; 0: by the number of targets that count */
-    uint32_t packed; /* only on the CPU: documents share a sample (LM_BEGINS) */
+    uint32_t packed; /* documents share a sample (LM_BEGINS); on a device only with the option `packs` */
     uint32_t reserved[9];
 } model_batch;
 /* mnist: int32_t labels[batch]; float images[batch][28 · 28], normalised */
@@ -268,6 +269,15 @@ static inline const model_batch *model__batch(const model *m, const tess_block_c
 /** Returns the start of the result, for operators that write a loss. */
 static inline ops_loss *model__loss(const tess_block_call *call) {
     return call->output;
+}
+/** Returns what the gradient of the loss is multiplied by. */
+static inline float model__loss_scale(const tess_block_call *call) {
+    return call->loss_scale > 0 ? call->loss_scale : 1;
+}
+/** Multiplies the gradient of a loss by it. On a GPU, where nothing is scaled, the host does not touch it. */
+static inline void model__scale_gradient(const tess_block_call *call, float *dy, uint64_t elems) {
+    for (uint64_t i = 0; model__loss_scale(call) != 1 && i < elems; i++)
+        dy[i] *= call->loss_scale;
 }
 /** Returns the dropout mask of layer `layer` in this call. */
 ops_dropout model__dropout(const model *, const tess_block_call *, uint32_t layer, float rate);

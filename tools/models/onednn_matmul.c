@@ -39,7 +39,7 @@ static int is_wide(const ops_matmul_shape *s) {
 }
 
 static tess_status make(ops_matmul *p) {
-    p->native = is_wide(&p->s) || p->c->halves;
+    p->native = is_wide(&p->s) || p->c->halves; /* of bf16; fp16 is always widened */
     onednn_product d = describe(p);
     OPS_TRY(onednn_product_step(p->c, &d, &p->step));
     if (!p->step.primitive && p->native) {

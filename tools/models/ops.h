@@ -30,12 +30,13 @@ typedef struct ops_table ops_table;
 typedef struct ops_layer_table ops_layer_table; /* layer_ops.h */
 typedef struct {                                /* the start of each table's context */
     const ops_table *t;
-    int32_t threads, bf16;
+    int32_t threads, bf16, fp16;
 } ops;
 typedef struct {
     int32_t threads; /* 0: 1 */
     int32_t bf16;    /* weights of linear and conv are bf16 */
     const char *isa; /* null: the best; "avx2", "avx512_core", "avx512_core_bf16", …: an upper bound for oneDNN */
+    int32_t fp16;    /* instead they are fp16, and products are fp32; not on a GPU */
 } ops_options;
 typedef struct {
     uint64_t forward_bytes, backward_bytes;
@@ -50,8 +51,9 @@ typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns] + bia
     int64_t rows, depth, columns;
     int32_t turn_a, turn_b; /* 1: stored as the transpose */
     int32_t bias, add;
-    int32_t alone;           /* runs on the calling thread, so another object may run beside it */
-    uint32_t factor, result; /* TESS_F32 or TESS_BF16: `factor` of a, b and bias, `result` of y; sums are fp32 */
+    int32_t alone; /* runs on the calling thread, so another object may run beside it */
+    uint32_t factor,
+        result; /* TESS_F32, TESS_BF16 or TESS_F16: `factor` of a, b and bias, `result` of y; sums are fp32 */
 } ops_matmul_shape;
 typedef struct ops_conv ops_conv;
 typedef struct { /* y[batch, h+2p-k+1, w+2p-k+1, outputs] = x[batch, h, w, channels] * w + b; stride 1, p = pad zeros
@@ -72,6 +74,8 @@ typedef struct { /* x[batch, time, 3, heads, size] → y[batch, time, heads, siz
     int32_t window; /* positions that a row sees, including itself; 0: all before it */
     /* scale 0: 1/√size. cap (layer_ops.h): scores become cap · tanh(score / cap); 0: none. */
     float scale, cap;
+    int32_t packs;         /* layer_ops.h: documents may share a sample, and a call has `places` */
+    const int32_t *places; /* [batch, time]: positions within their documents, which see no other; null: no packing */
 } ops_attention_shape;
 typedef struct { /* these values alone determine a mask, so it does not depend on the rank that holds the sample */
     uint64_t seed, step, first_sample;
@@ -139,7 +143,7 @@ struct ops_table {
     void (*matmul_destroy)(ops_matmul *);
     tess_status (*matmul)(ops_matmul *, const void *a, const void *b, const void *bias_or_null, void *y, void *scratch);
 
-    /** Rounds fp32 to the nearest bf16, ties to even; `widen` goes back. */
+    /** Rounds fp32 to the nearest bf16 or fp16, ties to even; `widen` goes back. */
     tess_status (*narrow)(const ops *, const float *x, uint16_t *y, uint64_t elems);
     tess_status (*widen)(const ops *, const uint16_t *x, float *y, uint64_t elems);
     tess_status (*zero)(ops *, void *x, uint64_t bytes);

@@ -87,6 +87,7 @@ static tess_status onednn_create(const ops_options *options, ops **out) {
     c->base.t = &ops_onednn;
     c->base.threads = options && options->threads > 0 ? options->threads : 1;
     c->base.bf16 = options && options->bf16;
+    c->base.fp16 = options && options->fp16;
     c->halves = c->base.bf16 && isa_halves((int)dnnl_get_effective_cpu_isa());
     status = dnnl_engine_create(&c->engine, dnnl_cpu, 0);
     if (status == dnnl_success)
@@ -108,7 +109,10 @@ static void onednn_describe(const ops *o, char *out, size_t bytes) {
     if (c->n_plain)
         snprintf(plain, sizeof plain, ", %d plain", c->n_plain);
     snprintf(out, bytes, "oneDNN %d.%d.%d %s, %d threads%s%s", v->major, v->minor, v->patch,
-             isa_name((int)dnnl_get_effective_cpu_isa()), o->threads, o->bf16 && !c->halves ? OPS_BF16_AS_FP32 : halves,
+             isa_name((int)dnnl_get_effective_cpu_isa()), o->threads,
+             o->fp16                 ? OPS_FP16_AS_FP32
+             : o->bf16 && !c->halves ? OPS_BF16_AS_FP32
+                                     : halves,
              plain);
 }
 

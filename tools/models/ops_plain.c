@@ -35,6 +35,7 @@ static tess_status plain_create(const ops_options *options, ops **out) {
     o->threads = 1;
 #endif
     o->bf16 = options && options->bf16;
+    o->fp16 = options && options->fp16;
     *out = o;
     return TESS_OK;
 }
@@ -44,16 +45,19 @@ static void plain_destroy(ops *o) {
 }
 
 static void plain_describe(const ops *o, char *out, size_t bytes) {
-    snprintf(out, bytes, "plain, %d threads%s", o->threads, o->bf16 ? OPS_BF16_AS_FP32 : "");
+    snprintf(out, bytes, "plain, %d threads%s", o->threads,
+             o->bf16   ? OPS_BF16_AS_FP32
+             : o->fp16 ? OPS_FP16_AS_FP32
+                       : "");
 }
 
 uint64_t ops_plain_weights_scratch(const ops *o, uint64_t elems) {
-    return o->bf16 ? ops_align(elems * sizeof(float)) : 0;
+    return o->bf16 || o->fp16 ? ops_align(elems * sizeof(float)) : 0;
 }
 
 const float *ops_plain_weights(const ops *o, const void *w, uint64_t elems, void **scratch) {
     float *wide = *scratch;
-    if (!o->bf16)
+    if (!o->bf16 && !o->fp16)
         return w;
     ops_cpu_widen(o, w, wide, elems);
     *scratch = (char *)wide + ops_plain_weights_scratch(o, elems);

@@ -28,6 +28,6 @@ static inline int64_t stored_elems(uint32_t kind, int64_t elems) {
 void stored_pack(uint32_t kind, const float x[STORED_BLOCK], uint8_t *block);
 /** Reads n elements from element `first` of the matrix at `from`, as fp32. */
 void stored_read(uint32_t kind, const void *from, int64_t first, int64_t n, float *out);
-/** Converts a whole matrix to `dtype`, TESS_F32 or TESS_BF16. */
+/** Converts a whole matrix to `dtype`, TESS_F32, TESS_BF16 or TESS_F16. */
 void stored_widen(const ops *, uint32_t kind, const void *from, int64_t elems, uint32_t dtype, void *out);
 #endif

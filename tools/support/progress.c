@@ -74,6 +74,8 @@ static void describe(const tool_progress *p, const tool_progress_point *at, doub
              at->step, p->total, at->loss);
     if (!isnan(at->grad_norm) && !narrow)
         append(text, "  norm %.3g", at->grad_norm);
+    if (!isnan(at->loss_scale) && !narrow)
+        append(text, at->skipped ? "  scale %.9g, %" PRIu64 " skipped" : "  scale %.9g", at->loss_scale, at->skipped);
     append(text, narrow ? " %.0f %s/s" : "  %.0f %s/s", seconds > 0 ? (double)at->units / seconds : 0.0, p->unit);
     if (!isnan(at->utilisation) && !narrow)
         append(text, "  %.0f %% of peak", 100 * at->utilisation);

@@ -21,6 +21,8 @@ typedef struct {
     double loss;
     uint64_t device_bytes, device_peak_bytes; /* 0: not shown */
     double grad_norm, utilisation;            /* NAN: not shown */
+    double loss_scale;                        /* the same; with it the steps that were left out */
+    uint64_t skipped;
 } tool_progress_point;
 
 void tool_progress_start(tool_progress *, FILE *out, int quiet, uint64_t total, const char *unit);

@@ -151,7 +151,7 @@ void train_output_step(train_run *r, const train_step_record *of) {
     tool_progress_show(&r->progress,
                        &(tool_progress_point){ of->step, units, r->loss, stats.live_bytes[TESS_DOMAIN_DEVICE],
                                                stats.peak_bytes[TESS_DOMAIN_DEVICE], r->watch.grad_norm,
-                                               r->watch.utilisation });
+                                               r->watch.utilisation, r->watch.loss_scale, r->watch.skipped });
     json_out *j = train_output_begin(r, "step");
     if (!j)
         return;
@@ -161,6 +161,10 @@ void train_output_step(train_run *r, const train_step_record *of) {
     json_double(j, "seconds", of->seconds);
     put_number(j, "grad_norm", r->watch.grad_norm);
     put_number(j, "flop_utilisation", r->watch.utilisation);
+    if (!isnan(r->watch.loss_scale)) {
+        json_double(j, "loss_scale", r->watch.loss_scale);
+        json_uint(j, "overflows", r->watch.skipped);
+    }
     train_output_end(r);
 }
 
@@ -353,6 +357,10 @@ static void put_summary(train_run *r, const tess_stats *stats) {
     json_uint(j, "steps", r->steps_done);
     train_lives_summary(r);
     json_uint(j, "steps_skipped", stats->n_skipped);
+    if (stats->loss_scale > 0) {
+        json_double(j, "loss_scale", stats->loss_scale);
+        json_uint(j, "overflows", stats->n_overflows);
+    }
     put_number(j, "loss", r->loss);
     put_number(j, "accuracy", r->accuracy);
     json_double(j, "seconds", r->seconds);
@@ -418,6 +426,11 @@ static void print_table(train_run *r, const tess_stats *stats) {
     if (!isnan(r->eval_loss)) {
         snprintf(text, sizeof text, "%.4f, accuracy %.2f %%", r->eval_loss, 100 * r->accuracy);
         table_row(r, r->task.steps_per_epoch ? "test loss" : "validation loss", text);
+    }
+    if (stats->loss_scale > 0) {
+        snprintf(text, sizeof text, "%.9g, and %" PRIu64 " steps left out that overflowed", stats->loss_scale,
+                 stats->n_overflows);
+        table_row(r, "loss scale", text);
     }
     print_memory(r, "device memory, peak", stats->peak_bytes[TESS_DOMAIN_DEVICE],
                  stats->planned_peak_bytes[TESS_DOMAIN_DEVICE]);

@@ -45,7 +45,8 @@ static void write_body(char body[ROOM]) {
                          .params = params,
                          .n_states = 6,
                          .microbatches = 5,
-                         .is_buffer = is_buffer };
+                         .is_buffer = is_buffer,
+                         .loss_scale = { .scale = 0.5, .good = 7, .skipped = 9 } };
     char *text;
     size_t bytes;
     m.lineage = (tess__lineage){ .n = 2, .runs = { { 0x12, 20 }, { 2, INT64_MAX } } };
@@ -101,7 +102,7 @@ static void test_manifest__every_member_has_its_name_and_its_place(void **state)
         if (reads(bad))
             fail_msg("a member named %.20s", bad + (colon - body) - 8);
     }
-    assert_int_equal(n, 36);
+    assert_int_equal(n, 40);
 }
 
 /* Replaces `from`, which is there once. */
@@ -121,7 +122,13 @@ static void test_manifest__values_are_held_to_their_bounds(void **state) {
         const char *from, *to;
         int reads;
     } cases[] = {
-        { "\"version\":2", "\"version\":3", 0 },
+        { "\"version\":4", "\"version\":5", 0 },
+        { "\"score\":\"none\"", "\"score\":\"nan\"", 0 },
+        { "\"score\":\"none\"", "\"score\":\"1.5\"", 1 },
+        { "\"loss_scale\":\"0.5\"", "\"loss_scale\":\"\"", 0 },
+        { "\"loss_scale\":\"0.5\"", "\"loss_scale\":\"-1\"", 0 },
+        { "\"loss_scale\":\"0.5\"", "\"loss_scale\":\"inf\"", 0 },
+        { "\"overflows\":9", "\"overflows\":-9", 0 },
         { "tessera-checkpoint", "tessera-checkpoints", 0 },
         { "\"chunk_bytes\":8", "\"chunk_bytes\":0", 0 },
         { "\"chunk_bytes\":8", "\"chunk_bytes\":9", 1 }, /* the same number of chunks */
@@ -165,6 +172,7 @@ static void test_manifest__values_are_held_to_their_bounds(void **state) {
     assert_int_equal(m.files[1].sums[0][0], 3);
     assert_int_equal(m.params[0].elems, 15);
     assert_int_equal(m.params[1].elems, 1);
+    assert_true(!m.has_score && m.loss_scale.scale == 0.5 && m.loss_scale.good == 7 && m.loss_scale.skipped == 9);
     tess__manifest_free(&m);
 }
 
@@ -299,8 +307,8 @@ static void test_manifest__only_a_later_version_of_this_format_is_newer(void **s
     static const struct {
         const char *text;
         int newer;
-    } cases[] = { { "{\"format\":\"tessera-checkpoint\",\"version\":4,", 1 },
-                  { "{\"format\":\"tessera-checkpoint\",\"version\":3,", 0 },
+    } cases[] = { { "{\"format\":\"tessera-checkpoint\",\"version\":5,", 1 },
+                  { "{\"format\":\"tessera-checkpoint\",\"version\":4,", 0 },
                   { "{\"format\":\"tessera-checkpoint\",\"version\":", 0 },
                   { "{\"format\":\"another\",\"version\":4,", 0 },
                   { "{\"version\":4,", 0 },

@@ -110,7 +110,7 @@ struct decoder {
     float embed_scale, logit_cap;    /* 0: 1, and no cap */
     int32_t beside;                  /* a row holds the results of several products side by side, as devices do */
     int32_t behind;                  /* a chunk's queries are stored first, then its keys, then its values */
-    int32_t half;                    /* tensors are bf16 */
+    int32_t half;                    /* tensors are bf16 or fp16: LANES_… */
     uint32_t dtype;
     uint64_t elem; /* bytes of one element */
     int64_t batch, time, rows, width, heads, kv_heads, size, q_width, kv_width, qkv_width, hidden, vocabulary;
@@ -189,8 +189,8 @@ uint64_t decoder_input_bytes(const decoder *);
 /** TESS_E_DATA: there are more targets than positions, or a token is beyond the vocabulary. */
 tess_status decoder_batch_check(const model *, const void *batch);
 tess_status decoder_token_check(const decoder *, int32_t token);
-/** Returns the factor of each row's gradient. */
-float decoder_loss_scale(const model_batch *);
+/** Returns the factor of each row's gradient, with the scale of losses. */
+float decoder_loss_scale(const tess_block_call *);
 /** Begins a pass over one position. TESS_E_INVALID: an earlier position is missing. */
 tess_status decoder_position_enter(decoder *, const model_batch *);
 
@@ -280,6 +280,10 @@ static inline ops_dropout decoder_drop(const decoder_chunk *c, int half) {
 }
 
 /* ---- decoder_lora.c: adapters, and matrices that are stored in another dtype than products read ------------ */
+/** Returns whether a matrix is. One that the engine provides in the dtype of tensors needs no widening. */
+static inline int decoder_widens(const decoder *d, uint32_t stored) {
+    return d->m->options.lora.rank && stored != STORED_F32 && stored_dtype(stored) != d->dtype;
+}
 /** Finds the targets, and numbers each half's adapters after its parameters. TESS_E_INVALID: the family has no such
  * product. */
 tess_status decoder_lora_find(decoder *);

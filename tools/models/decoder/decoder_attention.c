@@ -277,10 +277,7 @@ OPS_CLONES static void store_rows(const decoder *d, const float *from, const flo
     int half = d->half;
     for (int64_t r = 0; r < rows; r++) {
         float scale = scales ? scales[r] : 1;
-        if (half)
-            store_lanes(1, size, scale, from + r * size, to, at + r * stride);
-        else
-            store_lanes(0, size, scale, from + r * size, to, at + r * stride);
+        BY_FORMAT(half, store_lanes, size, scale, from + r * size, to, at + r * stride);
     }
 }
 
@@ -389,7 +386,7 @@ TESS_FN float softmax_lanes(int half, const float *p, void *factor, const seen *
  * does too. */
 OPS_CLONES static float softmax_row(const decoder *d, const float *p, void *factor, const seen *of, float *lse) {
     const seen s = *of;
-    return d->half ? softmax_lanes(1, p, factor, &s, lse) : softmax_lanes(0, p, factor, &s, lse);
+    return BY_FORMAT(d->half, softmax_lanes, p, factor, &s, lse);
 }
 
 /* Computes head `h` of sample `b`, whose keys and values are already in w. */
@@ -482,14 +479,10 @@ OPS_CLONES static void softmax_backward_row(const worker *from, const seen *of, 
     const worker w = *from;
     const seen s = *of;
     const slopes by = *with;
-    if (w.d->half && by.cap > 0)
-        softmax_backward_lanes(1, 1, &w, &s, &by);
-    else if (w.d->half)
-        softmax_backward_lanes(1, 0, &w, &s, &by);
-    else if (by.cap > 0)
-        softmax_backward_lanes(0, 1, &w, &s, &by);
+    if (by.cap > 0)
+        BY_FORMAT(w.d->half, softmax_backward_lanes, 1, &w, &s, &by);
     else
-        softmax_backward_lanes(0, 0, &w, &s, &by);
+        BY_FORMAT(w.d->half, softmax_backward_lanes, 0, &w, &s, &by);
 }
 
 TESS_FN float dot_of_lanes(int half, const void *x, const void *y, int64_t at, int64_t size) {
@@ -500,7 +493,7 @@ TESS_FN float dot_of_lanes(int half, const void *x, const void *y, int64_t at, i
 }
 
 OPS_CLONES static float dot_of_rows(const decoder *d, const void *x, const void *y, int64_t at) {
-    return d->half ? dot_of_lanes(1, x, y, at, d->size) : dot_of_lanes(0, x, y, at, d->size);
+    return BY_FORMAT(d->half, dot_of_lanes, x, y, at, d->size);
 }
 
 static tess_status block_backward(const attend *a, const worker *w, int64_t b, int64_t h, int64_t i) {

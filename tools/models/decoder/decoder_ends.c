@@ -167,7 +167,7 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
     head h = head_of(d, call, &at, 1);
     h.table = decoder_table(d, &d->p.head, h.e.head, h.inner);
     const ops_table *t = d->o->t;
-    float scale = decoder_loss_scale(batch);
+    float scale = decoder_loss_scale(call);
     OPS_TRY(ids_of(d, call->batch, 1, h.targets));
     for (int64_t first = 0; first < d->rows; first += d->head_rows) {
         const void *dlogits = h.halves ? (const void *)h.halves : h.logits;

@@ -81,10 +81,7 @@ OPS_CLONES static void norm_rows(void *arg, int32_t thread, int64_t first, int64
     float eps = n.d->eps;
     (void)thread;
     for (int64_t r = first; r < last; r++)
-        if (n.d->half)
-            norm_row(1, &n, eps, r);
-        else
-            norm_row(0, &n, eps, r);
+        BY_FORMAT(n.d->half, norm_row, &n, eps, r);
 }
 
 static norm norm_of(const decoder *d, const decoder_norm_of *of, void *y) {
@@ -133,10 +130,7 @@ OPS_CLONES static void backward_rows(void *arg, int32_t thread, int64_t first, i
     const norm n = *(const norm *)arg;
     (void)thread;
     for (int64_t r = first; r < last; r++)
-        if (n.d->half)
-            backward_row(1, &n, r);
-        else
-            backward_row(0, &n, r);
+        BY_FORMAT(n.d->half, backward_row, &n, r);
 }
 
 typedef struct { /* sums of a tile's columns */
@@ -185,10 +179,7 @@ OPS_CLONES static void backward_columns(void *arg, int32_t thread, int64_t first
     const norm n = *(const norm *)arg;
     (void)thread;
     for (int64_t at = first; at < last; at += TILE)
-        if (n.d->half)
-            add_tile(1, &n, at, last - at < TILE ? last - at : TILE);
-        else
-            add_tile(0, &n, at, last - at < TILE ? last - at : TILE);
+        BY_FORMAT(n.d->half, add_tile, &n, at, last - at < TILE ? last - at : TILE);
 }
 
 void decoder_norm_backward(const decoder *d, const decoder_norm_of *of, const void *dy, const void *dy_beside, void *dx,

@@ -72,13 +72,10 @@ TESS_FN void act_span(int half, int gated, int backward, const act *a, int64_t i
 }
 
 #define ACT_SPANS(half, gated, backward, ...)                                                                          \
-    switch (2 * (gated) + (half)) {                                                                                    \
-    case 2 * PLAIN: act_span(0, PLAIN, backward, __VA_ARGS__); break;                                                  \
-    case 2 * PLAIN + 1: act_span(1, PLAIN, backward, __VA_ARGS__); break;                                              \
-    case 2 * SILU: act_span(0, SILU, backward, __VA_ARGS__); break;                                                    \
-    case 2 * SILU + 1: act_span(1, SILU, backward, __VA_ARGS__); break;                                                \
-    case 2 * GELU: act_span(0, GELU, backward, __VA_ARGS__); break;                                                    \
-    default: act_span(1, GELU, backward, __VA_ARGS__); break;                                                          \
+    switch (gated) {                                                                                                   \
+    case PLAIN: BY_FORMAT(half, act_span, PLAIN, backward, __VA_ARGS__); break;                                        \
+    case SILU: BY_FORMAT(half, act_span, SILU, backward, __VA_ARGS__); break;                                          \
+    default: BY_FORMAT(half, act_span, GELU, backward, __VA_ARGS__); break;                                            \
     }
 
 /* Works on a copy of the parameters: the compiler must reload memory that a vector store may overwrite. The others
@@ -156,10 +153,7 @@ OPS_CLONES static void bias_columns(void *arg, int32_t thread, int64_t first, in
     const bias b = *(const bias *)arg;
     (void)thread;
     for (int64_t at = first; at < last; at += TILE)
-        if (b.d->half)
-            add_tile(1, &b, at, last - at < TILE ? last - at : TILE);
-        else
-            add_tile(0, &b, at, last - at < TILE ? last - at : TILE);
+        BY_FORMAT(b.d->half, add_tile, &b, at, last - at < TILE ? last - at : TILE);
 }
 
 void decoder_bias_backward(const decoder *d, const void *dy, float *db, int64_t rows, int64_t width) {
@@ -269,7 +263,7 @@ TESS_FN lanes table_at(const decoder *d, const void *table, int64_t i, int64_t n
     if (d->table == STORED_F32)
         return rows_at(d, table, i, n);
     if (d->table == STORED_BF16)
-        return rows_of(1, table, i, n);
+        return rows_of(LANES_BF16, table, i, n);
     stored_read(d->table, table, i, n < LANES ? n : LANES, room);
     return lanes_load(0, room);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Access to elements of fp32 or bf16 tensors, sixteen at a time as fp32. */
+/* Access to elements of fp32, bf16 or fp16 tensors, sixteen at a time as fp32. */
 #ifndef TESS_MODELS_DECODER_ROWS_H
 #define TESS_MODELS_DECODER_ROWS_H
 #include "decoder.h"
@@ -57,7 +57,9 @@ TESS_FN void pair_to(int half, lanes_pair v, void *x, int64_t i) {
 enum { ROWS_TOGETHER = 16, TILE = 1024 /* columns */ };
 
 TESS_FN float one_of(int half, const void *x, int64_t i) {
-    return half ? tess_f32_of_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+    return half == LANES_F16 ? tess_f32_of_f16(((const uint16_t *)x)[i])
+           : half            ? tess_f32_of_bf16(((const uint16_t *)x)[i])
+                             : ((const float *)x)[i];
 }
 TESS_FN void pair_add(double *sums, lanes_pair part) {
     float room[PAIR];

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "tools/models/ops_formulas.h"
+#include "tools/models/lanes.h"
 
 enum {
     LEAST_ROWS = 128,
@@ -66,7 +66,7 @@ void decoder_sizes(model *m, decoder *d) {
     d->head_norms = decoder_has(d, DECODER_QUERY_NORM_W), d->after_norms = decoder_has(d, DECODER_AFTER1_W);
     d->beside = m->o->t->mem != TESS_MEM_HOST;
     d->behind = decoder_has(d, DECODER_K_W) && !d->beside;
-    d->half = o->precision == TESS_BF16;
+    d->half = o->precision == TESS_BF16 ? LANES_BF16 : o->precision == TESS_F16 ? LANES_F16 : LANES_F32;
     d->dtype = o->precision;
     d->elem = d->half ? 2 : 4;
     d->batch = o->batch, d->time = o->context, d->width = o->width;
@@ -82,7 +82,10 @@ void decoder_sizes(model *m, decoder *d) {
     d->eps = o->decoder.norm_eps > 0 ? o->decoder.norm_eps : 1e-5f;
     set_sights(d);
     d->embed_scale = d->family->scaled ? (float)sqrt((double)d->width) : 0;
-    if (d->half) /* transformers has the factor in the dtype of embeddings */
+    /* transformers has the factor in the dtype of embeddings */
+    if (d->half == LANES_F16)
+        d->embed_scale = tess_f32_of_f16(tess_f16_of_f32(d->embed_scale));
+    else if (d->half)
         d->embed_scale = tess_f32_of_bf16(tess_bf16_of_f32(d->embed_scale));
     d->logit_cap = (float)o->decoder.logit_cap;
     d->chunk_samples = d->beside ? d->batch : divisor(d->batch, chunk_rows(d->width) / d->time);
@@ -243,18 +246,19 @@ tess_status decoder_token_check(const decoder *d, int32_t token) {
 tess_status decoder_batch_check(const model *m, const void *batch) {
     const decoder *d = m->own;
     const int32_t *tokens = lm_tokens((void *)(uintptr_t)batch);
-    if (((const model_batch *)batch)->packed && m->o->t->mem != TESS_MEM_HOST)
-        return tess_fail(TESS_E_UNSUPPORTED, "%s: a batch that is packed, which attention on a device does not know",
-                         m->t->name);
+    if (((const model_batch *)batch)->packed && m->o->t->mem != TESS_MEM_HOST && !m->options.packs)
+        return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: a batch is packed, the model was made for others", m->t->name,
+                         m->o->t->name);
     OPS_TRY(check_head(d, batch));
     for (int64_t i = 0; !d->family->bytes && i < d->batch * (d->time + 1); i++)
         OPS_TRY(decoder_token_check(d, lm_token(tokens[i])));
     return TESS_OK;
 }
 
-float decoder_loss_scale(const model_batch *batch) {
+float decoder_loss_scale(const tess_block_call *call) {
+    const model_batch *batch = call->batch;
     double divisor = batch->divisor > 0 ? batch->divisor : (double)batch->count;
-    return divisor > 0 ? (float)(1.0 / divisor) : 0;
+    return divisor > 0 ? (float)(1.0 / divisor) * model__loss_scale(call) : 0;
 }
 
 tess_status decoder_position_enter(decoder *d, const model_batch *batch) {

@@ -144,9 +144,43 @@ static void longer_structs(check *c) {
     check_doing(c, "");
 }
 
+static int is_power_of_two(float x) {
+    union {
+        float value;
+        uint32_t bits;
+    } u = { x };
+    return x > 0 && (u.bits & 0x7fffffu) == 0 && u.bits < 0x7f800000u;
+}
+
+static void loss_scaling(check *c) {
+    tess_loss_scaling a, b;
+    tess_error e = { .struct_size = sizeof e };
+    open_precision(c);
+    if (!TESS_CAN(tess_precision_ops, ops, loss_scaling))
+        check_skip(c, "losses are not scaled");
+    memset(&a, 0x5a, sizeof a);
+    memset(&b, 0xa5, sizeof b);
+    a.struct_size = b.struct_size = sizeof a;
+    check_doing(c, "loss_scaling");
+    check_that(c, ops->loss_scaling(ctx, &a, &e) == TESS_OK, "loss_scaling failed: %s", e.message);
+    check_that(c, ops->loss_scaling(ctx, &b, NULL) == TESS_OK, "loss_scaling failed the second time");
+    check_that(c, memcmp(&a, &b, sizeof a) == 0,
+               "loss_scaling says something else the second time, or leaves a part unwritten");
+    if (a.init == 0)
+        check_skip(c, "losses are not scaled");
+    check_that(c,
+               is_power_of_two(a.init) && is_power_of_two(a.least) && is_power_of_two(a.growth) &&
+                   is_power_of_two(a.backoff),
+               "loss_scaling: %g, times %g or %g, at least %g: not all are powers of two", (double)a.init,
+               (double)a.growth, (double)a.backoff, (double)a.least);
+    check_that(c, a.least <= a.init && a.backoff < 1 && a.growth > 1,
+               "loss_scaling: the scale does not begin at its least or above, or does not grow and back off");
+}
+
 const check_case check_cases_precision[] = {
     { "same_on_all_ranks", 3, same_on_all_ranks, 0, 0 },
     { "choices", 1, choices, 0, 0 },
     { "longer_structs", 1, longer_structs, 0, 0 },
+    { "loss_scaling", 1, loss_scaling, 0, 0 },
     { 0 },
 };
