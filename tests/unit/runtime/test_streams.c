@@ -203,6 +203,7 @@ static void test_streams__a_recording_waits_for_its_own_transfers(void **state) 
     (void)state;
     int a = 7, b = 0, c = 0, d = 0;
     move(&q.up, &b, &a);
+    move(&q.down, &b, &a);
     tess__streams_record(&q);
     assert_int_equal(q.recording, 1);
     assert_int_equal(tess__streams_join(&q), TESS_OK);
