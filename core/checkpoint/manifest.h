@@ -15,7 +15,7 @@ typedef struct {
     uint8_t (*sums)[TESS__SUM_BYTES]; /* of its chunks */
 } tess__data_file;
 
-typedef struct { /* of losses, in fp16 */
+typedef struct {   /* of losses, in fp16 */
     double scale;  /* 0: none */
     uint64_t good; /* finite steps since it changed */
     uint64_t skipped;

@@ -53,7 +53,7 @@ typedef struct {                     /* the running pass */
     uint64_t n_recompiles;
 } tess__pass_run;
 
-typedef struct { /* of losses, where the precision scales them: scaler.c */
+typedef struct {           /* of losses, where the precision scales them: scaler.c */
     tess_loss_scaling how; /* init 0: it does not */
     tess__loss_scale now;
     tess__loss_scale imaged[2]; /* of the last two images, the newest first */
