@@ -8,7 +8,7 @@ install(TARGETS tessera_library tessera_plugin_header tessera_static EXPORT tess
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/core/include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  COMPONENT development FILES_MATCHING PATTERN "*.h")
+  COMPONENT development FILES_MATCHING PATTERN "*.h" PATTERN "*.f90")
 # Sources that plugins may compile in: tessera_add_plugin(… KIT).
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/kit/ DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera/kit
   COMPONENT development FILES_MATCHING PATTERN "*.[ch]")

@@ -50,6 +50,7 @@ const tess__field tess__fields_of_options[] = { OPTION(struct_size, NONE, NULL),
                                                 OPTION(recover, NUMBER, NULL),
                                                 OPTION(mirror, NUMBER, "mirror"),
                                                 OPTION(microbatches, NUMBER, NULL),
+                                                OPTION(group, NONE, NULL),
                                                 { .name = NULL } };
 enum { N_OPTIONS = sizeof tess__fields_of_options / sizeof tess__fields_of_options[0] };
 

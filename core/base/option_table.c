@@ -52,6 +52,8 @@ const tess__option tess__option_table[] = {
     { "kv", TEXT, NULL, NULL, "HOST:PORT or /PATH of the key-value server; set by tessera run" },
     { "listen", TEXT, NULL, NULL, "address the key-value server listens on; unset: that of MASTER_ADDR" },
     { "interface", TEXT, NULL, NULL, "network interface for data between hosts; unset: the one on the route" },
+    { "mesh", TEXT, NULL, NULL,
+      "the ranks as a grid, as in dp=4,tp=2; the ranks of the last dimension are neighbours" },
     { "secret", TEXT, NULL, NULL, "shared secret of the ranks, needed to listen beyond this host" },
     { "secret-file", TEXT, NULL, NULL, "file whose first line is the secret" },
     { "secret-fd", TEXT, NULL, NULL, "number of an open file whose first line is the secret" },

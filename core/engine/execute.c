@@ -45,11 +45,18 @@ static tess_collective planned_collective(const tess *t, const tess__instr *in, 
                               .tag = in->tag };
 }
 
-static tess_status post_planned(tess *t, const tess__instr *in, const void *send, void *recv) {
-    int gathers = in->op == TESS__GATHER;
+static int scratch_of(uint8_t op) {
+    return op == TESS__GATHER    ? TESS__GATHER_SCRATCH
+           : op == TESS__COLLECT ? TESS__COLLECT_SCRATCH
+           : op == TESS__RETURN  ? TESS__RETURN_SCRATCH
+                                 : TESS__REDUCE_SCRATCH;
+}
+
+tess_status tess__post_planned(tess *t, const tess__instr *in, const void *send, void *recv) {
+    int gathers = in->op == TESS__GATHER || in->op == TESS__COLLECT;
     tess__in_flight *f = &t->transfers.in_flight[in->index];
     name_instr(t, in);
-    tess_collective c = planned_collective(t, in, send, recv, gathers ? TESS__GATHER_SCRATCH : TESS__REDUCE_SCRATCH);
+    tess_collective c = planned_collective(t, in, send, recv, scratch_of(in->op));
     TRY(tess__comm_post(&t->comms, t->pass.program->collectives[in->collective].which, &c,
                         gathers ? &f->gather : &f->reduce));
     *(gathers ? &f->gather_seq : &f->reduce_seq) = c.seq;
@@ -80,12 +87,12 @@ static tess_status gather_group(tess *t, const tess__instr *in) {
     int32_t g = in->index;
     const tess__group *group = &t->plan.layout.groups[g];
     if (group->low_copy && group->param_rest.domain == TESS_DOMAIN_DEVICE && !(in->flags & TESS__ASYNC))
-        return post_planned(t, in, tess__address_of(t, TESS__LOW_COPY, g), /* sent where the step wrote it */
-                            tess__address_of(t, TESS__FULL, g));
+        return tess__post_planned(t, in, tess__address_of(t, TESS__LOW_COPY, g), /* sent where the step wrote it */
+                                  tess__address_of(t, TESS__FULL, g));
     TRY(tess__work(t, in));
     if (t->plan.setup.shard_ranks == 1)
         return TESS_OK;
-    return post_planned(t, in, tess__own_slot(t, g), tess__address_of(t, TESS__FULL, g));
+    return tess__post_planned(t, in, tess__own_slot(t, g), tess__address_of(t, TESS__FULL, g));
 }
 
 static tess_status end_request(tess *t, const tess__instr *in, int which, tess_request **request, uint64_t seq,
@@ -106,6 +113,14 @@ static tess_status end_request(tess *t, const tess__instr *in, int which, tess_r
     *request = NULL;
     tess__comms_idle(&t->comms);
     return TESS_OK;
+}
+
+tess_status tess__end_planned(tess *t, const tess__instr *in) {
+    tess__in_flight *f = &t->transfers.in_flight[in->index];
+    if (in->op == TESS__GATHER_WAIT || in->op == TESS__COLLECT_WAIT)
+        return end_request(t, in, TESS__SHARD, &f->gather, f->gather_seq, f->gather_ns);
+    return end_request(t, in, in->op == TESS__REPLICATE_WAIT ? TESS__REPLICA : TESS__SHARD_SUMS, &f->reduce,
+                       f->reduce_seq, f->reduce_ns);
 }
 
 /* ---- gradients ---- */
@@ -132,7 +147,7 @@ static tess_status reduce_group(tess *t, const tess__instr *in) {
     if (t->plan.setup.shard_ranks == 1)
         return tess__work(t, in);
     TRY(tess__gradient_to_send(t, g, &t->transfers.compute, &source));
-    return post_planned(t, in, source, tess__reduce_target(t, g));
+    return tess__post_planned(t, in, source, tess__reduce_target(t, g));
 }
 
 static tess_status replicate_group(tess *t, const tess__instr *in) {
@@ -140,7 +155,7 @@ static tess_status replicate_group(tess *t, const tess__instr *in) {
     void *source = tess__reduce_target(t, g);
     if (t->plan.setup.shard_ranks == 1)
         TRY(tess__gradient_to_send(t, g, &t->transfers.compute, &source));
-    return post_planned(t, in, source, tess__reduce_target(t, g));
+    return tess__post_planned(t, in, source, tess__reduce_target(t, g));
 }
 
 /* ---- norm and optimizer ---- */
@@ -258,21 +273,13 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__INPUT_COPY: return copy_input(t);
     case TESS__RESULT_COPY: return copy_result(t, in->index);
     case TESS__GATHER: return gather_group(t, in);
-    case TESS__GATHER_WAIT:
-        TRY(tess__work_wait(t, in));
-        return end_request(t, in, TESS__SHARD, &t->transfers.in_flight[in->index].gather,
-                           t->transfers.in_flight[in->index].gather_seq, t->transfers.in_flight[in->index].gather_ns);
+    case TESS__GATHER_WAIT: TRY(tess__work_wait(t, in)); return tess__end_planned(t, in);
     case TESS__CAST_WIRE: return cast_wire(t, in->index);
     case TESS__SUM_FULL: return sum_full(t, in->index);
     case TESS__REDUCE: return reduce_group(t, in);
-    case TESS__REDUCE_WAIT:
-        TRY(tess__work_wait(t, in));
-        return end_request(t, in, TESS__SHARD_SUMS, &t->transfers.in_flight[in->index].reduce,
-                           t->transfers.in_flight[in->index].reduce_seq, t->transfers.in_flight[in->index].reduce_ns);
+    case TESS__REDUCE_WAIT: TRY(tess__work_wait(t, in)); return tess__end_planned(t, in);
     case TESS__REPLICATE: return replicate_group(t, in);
-    case TESS__REPLICATE_WAIT:
-        return end_request(t, in, TESS__REPLICA, &t->transfers.in_flight[in->index].reduce,
-                           t->transfers.in_flight[in->index].reduce_seq, t->transfers.in_flight[in->index].reduce_ns);
+    case TESS__REPLICATE_WAIT: return tess__end_planned(t, in);
     case TESS__OPTIMIZE: return t->step.skips ? TESS_OK : tess__work(t, in);
     case TESS__SUM_SHARD:
     case TESS__PREFETCH:
@@ -286,6 +293,13 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__NORM_REDUCE: return norm_reduce(t, in);
     case TESS__SHARE_BUFFERS: return share_buffers(t, in);
     case TESS__NORM_FINISH: return norm_finish(t);
+    case TESS__UPDATE_MAKE:
+    case TESS__COLLECT:
+    case TESS__COLLECT_WAIT:
+    case TESS__MATRIX:
+    case TESS__RETURN:
+    case TESS__RETURN_WAIT:
+    case TESS__UPDATE_APPLY: return t->step.skips ? TESS_OK : tess__matrices_instr(t, in);
     case TESS__ENTER:
     case TESS__LEAVE: return TESS_OK; /* the caller stops here */
     default: return tess__fail(TESS_E_INTERNAL, "instruction %u is unknown", in->op);
@@ -293,8 +307,9 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
 }
 
 static int stops_at(uint8_t op, int how_far) {
-    if (how_far == TESS__TO_WAIT && (op == TESS__GATHER_WAIT || op == TESS__REDUCE_WAIT || op == TESS__REPLICATE_WAIT ||
-                                     op == TESS__NORM_REDUCE || op == TESS__PREFETCH_WAIT || op == TESS__HOST_WAIT))
+    if (how_far == TESS__TO_WAIT &&
+        (op == TESS__GATHER_WAIT || op == TESS__REDUCE_WAIT || op == TESS__REPLICATE_WAIT || op == TESS__NORM_REDUCE ||
+         op == TESS__PREFETCH_WAIT || op == TESS__HOST_WAIT || op == TESS__COLLECT_WAIT || op == TESS__RETURN_WAIT))
         return 1;
     return how_far != TESS__TO_END && (op == TESS__ENTER || op == TESS__LEAVE);
 }

@@ -98,7 +98,7 @@ static void say_bad_value(const tess *t, const bad_value *at, int32_t rank, char
     const tess__param *p = &t->plan.model.params[at->param];
     out[0] = 0;
     if (at->found)
-        snprintf(out, n, ": rank %d, unit %s: element %llu of %s \"%s\" is %g", rank,
+        snprintf(out, n, ": rank %d, unit %s: element %llu of %s \"%s\" is %g", tess__comms_rank(&t->comms, rank),
                  t->plan.layout.units[t->plan.layout.groups[p->group].unit].name, (unsigned long long)at->element,
                  at->of == TESS_OF_PARAM  ? "parameter"
                  : at->of == TESS_OF_GRAD ? "the gradient of"

@@ -69,9 +69,7 @@ void tess__tracing_comm(tess *t, const tess__instr *wait, int64_t posted_ns) {
     tess__instr collective = *wait;
     if (!t->recorder.trace)
         return;
-    collective.op = wait->op == TESS__GATHER_WAIT   ? TESS__GATHER
-                    : wait->op == TESS__REDUCE_WAIT ? TESS__REDUCE
-                                                    : TESS__REPLICATE;
+    collective.op = (uint8_t)(wait->op - 1); /* each wait is listed behind its collective */
     tess__trace_add(t->recorder.trace, TESS__TRACK_COMM, &collective, NULL, t->step.steps_done,
                     posted_ns > t->recorder.comm_end_ns ? posted_ns : t->recorder.comm_end_ns);
     t->recorder.comm_end_ns = tess__trace_now();

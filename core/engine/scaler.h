@@ -11,10 +11,6 @@ float tess__unscale(const tess *); /* gradients times that are those of the loss
 /** The gradients of the running step are finite or not, which every rank knows alike. 1: the step is left out, and the
  * next one has a smaller scale. */
 int tess__scaler_step(tess *, int finite);
-/** Takes what a checkpoint has of it; a run without a scale keeps the count of steps left out. */
-void tess__scaler_load(tess *, const tess__loss_scale *);
-/** An image of `step` is whole. */
-void tess__scaler_imaged(tess *, int64_t step);
 /** [C] Takes all ranks back to the scale of that image, of which one rank knows. */
 tess_status tess__scaler_go_back(tess *, int64_t step);
 #endif

@@ -152,7 +152,7 @@ tess_status tess__optimize(tess *t, int32_t g, tess__executor *on) {
     if (!o.n_segments)
         return TESS_OK;
     if (!group->step.kernel)
-        return tess__step_pieces(&t->step, &t->memory, t->selection.plugins[TESS_KIND_OPTIMIZER], g,
+        return tess__step_pieces(&t->step, &t->memory, t->selection.plugins[TESS_KIND_OPTIMIZER], g, TESS_PHASE_WHOLE,
                                  on->pool ? on->pool : t->transfers.host_pool);
     if (t->graphs.recording)
         o.prepared =

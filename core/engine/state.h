@@ -10,6 +10,7 @@
 #include "guard.h"
 #include "runtime/device.h"
 #include "runtime/memory.h"
+#include "optimize/scale.h"
 #include "optimize/step.h"
 #include "plan/plan.h"
 #include "plugin/selection.h"
@@ -22,8 +23,10 @@
 
 enum { TESS__NAN_STOP, TESS__NAN_SKIP, TESS__NAN_WARN };
 
-typedef struct {                /* const after tess_open */
-    tess_options options;       /* as given; texts not to be used */
+typedef struct {              /* const after tess_open */
+    tess_options options;     /* as given; texts not to be used */
+    tess_group_options group; /* to which options.group points, unless it is null; a copy, as is its name */
+    char group_name[32];
     tess__given given;          /* the same, for every read of an option */
     const tess__given *callers; /* of the thread in tess_shard, while it runs */
     char *strategy, *optimizer, *activations;
@@ -52,13 +55,6 @@ typedef struct {                     /* the running pass */
     void **block_params, **block_grads;
     uint64_t n_recompiles;
 } tess__pass_run;
-
-typedef struct {           /* of losses, where the precision scales them: scaler.c */
-    tess_loss_scaling how; /* init 0: it does not */
-    tess__loss_scale now;
-    tess__loss_scale imaged[2]; /* of the last two images, the newest first */
-    int64_t imaged_step[2];
-} tess__scaler;
 
 typedef struct {               /* recovery in memory */
     int64_t own[2];            /* the step of each of this rank's images; -1: none, or torn */
@@ -90,6 +86,7 @@ struct tess {
     tess_status error; /* the first one; sticky */
     char message[1024];
     int sharded;         /* tess_shard is done */
+    int outside;         /* of the group that it was opened for: nobody gets this engine */
     int masters_changed; /* by anything but a step, which writes their low-precision copies too: these are old */
     tess__settings settings;
     tess__selection selection;
@@ -109,6 +106,7 @@ struct tess {
     tess__past past;           /* what was loaded, and whose checkpoints this run writes; the same on all ranks */
     tess__side_thread saving;  /* reads frozen parameters where they lie, and the snapshot */
     tess__advice advice;       /* after tess_shard was over its budget */
+    tess_buffer scratch;       /* of a group's collectives: what the largest so far needs */
 };
 
 /** errors.c: makes `status`, whose message is set, the engine's sticky error. Names a lost rank as the cause when
@@ -133,6 +131,8 @@ tess_status tess__callback_failed(tess_status, uint64_t before, const char *what
  * runs at all. */
 tess_status tess__read_plan(tess *);
 tess_status tess__read_options(tess *);
+/** Takes options.group over. Refuses, before ranks meet, what no group can have. */
+tess_status tess__read_group(tess *);
 /** host.c: what the plugins of this engine may call. */
 void tess__host_make(tess *);
 
@@ -193,7 +193,12 @@ tess_status tess__low_copies_refresh(tess *);
 int tess__steps_on_host(const tess *, int32_t group);   /* of a device with streams */
 int tess__steps_on_device(const tess *, int32_t group); /* and it has something to do there */
 
+/** matrices.c: the instructions of a step with whole matrices. */
+tess_status tess__matrices_instr(tess *, const tess__instr *);
+
 /** execute.c */
+tess_status tess__post_planned(tess *, const tess__instr *, const void *send, void *recv);
+tess_status tess__end_planned(tess *, const tess__instr *); /* waits for what tess__post_planned has posted */
 enum { TESS__TO_END, TESS__TO_EVENT /* the next ENTER or LEAVE */, TESS__TO_WAIT /* or anything that may block */ };
 tess_status tess__execute(tess *, int32_t *pc, int how_far);
 tess_status tess__run_program(tess *, tess__program *);

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "kit/formulas.h"
 #include "kernels/kernels.h"
+#include "plan/matrices.h"
 #include "plugin/open.h"
 
 #include <stdatomic.h>
@@ -21,6 +22,8 @@ typedef struct {
     tess__cast_fn widen; /* null: the gradient is fp32 */
     tess__cast_fn low;   /* null: no low-precision copy */
     float grad_scale;
+    int in_place;                /* updates take the place of the gradient */
+    float *update;               /* of the shard's first element; null: the grain is no matrix */
     tess_optimizer_piece common; /* fields that all pieces share */
     atomic_int failed;
     tess_status status; /* the first failure; `error` has its message */
@@ -52,13 +55,13 @@ static void note_not_finite(const stepping *x, const tess_optimizer_piece *p) {
 
 static const float *gradient(const stepping *x, uint64_t first, uint64_t elems, float *room) {
     const float *from = at_value(x, TESS__SHARD_GRAD, x->group->grad_shard, first);
-    if (!x->widen && x->grad_scale == 1.0f)
+    if (!x->widen && x->grad_scale == 1.0f && !x->in_place)
         return from;
     if (x->widen) {
         x->widen(from, room, elems);
         from = room;
     }
-    for (uint64_t i = 0; x->grad_scale != 1.0f && i < elems; i++)
+    for (uint64_t i = 0; i < elems; i++)
         room[i] = from[i] * x->grad_scale;
     return room;
 }
@@ -70,7 +73,8 @@ static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first) {
     const tess_grain *g = &x->group->step;
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
     p->master = at_value(x, TESS__MASTER, TESS_F32, first);
-    p->grad = gradient(x, first, p->elems, room);
+    p->grad = p->phase == TESS_PHASE_AFTER ? NULL : gradient(x, first, p->elems, room);
+    p->update = x->update ? x->update + first : NULL;
     for (uint32_t k = 0; k < g->n_states; k++)
         p->state[k] = at_value(x, TESS__STATE0 + (int)k, g->state[k].dtype, first / g->state[k].every);
     tess_status status = s->step->step(s->step_ctx, p, &e);
@@ -78,6 +82,8 @@ static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first) {
         note_failure(x, status, &e);
         return;
     }
+    if (p->phase == TESS_PHASE_BEFORE)
+        return; /* values are looked at when the step is done */
     note_not_finite(x, p);
     if (x->low)
         x->low(p->master, at_value(x, TESS__LOW_COPY, TESS_BF16, first), p->elems);
@@ -122,10 +128,16 @@ static void step_part(void *user, uint64_t first, uint64_t pads) {
     }
 }
 
+static float *update_of(const tess__memory *m, int32_t g, uint32_t phase) {
+    const tess__group *group = &m->plan->layout.groups[g];
+    if (tess__updates_in_place(&m->plan->setup, group) || (phase == TESS_PHASE_AFTER && m->plan->setup.shard_ranks > 1))
+        return tess__address(m, TESS__SHARD_GRAD, g); /* to where results came back, too */
+    return (float *)tess__address(m, TESS__UPDATE, g) + (uint64_t)m->comms->shard_rank * group->shard_elems;
+}
+
 tess_status tess__step_pieces(const tess__step *step, const tess__memory *memory, const tess__plugin *plugin, int32_t g,
-                              tess__pool *pool) {
+                              uint32_t phase, tess__pool *pool) {
     const tess__group *group = &memory->plan->layout.groups[g];
-    const tess_optimizer_options *said = &step->said;
     stepping x = { .step = step,
                    .memory = memory,
                    .group = group,
@@ -133,13 +145,16 @@ tess_status tess__step_pieces(const tess__step *step, const tess__memory *memory
                    .widen = group->grad_shard == TESS_F32 ? NULL : tess__cast_find(group->grad_shard, TESS_F32, 0),
                    .low = group->low_copy ? tess__cast_find(TESS_F32, TESS_BF16, 0) : NULL,
                    .grad_scale = step->kernel.grad_scale,
-                   .common = { .struct_size = sizeof x.common,
-                               .step = step->kernel.step,
-                               .momentum = tess_decimal_of_f32(said->momentum),
-                               .beta1 = tess_decimal_of_f32(said->beta1),
-                               .beta2 = tess_decimal_of_f32(said->beta2),
-                               .eps = tess_decimal_of_f32(said->eps),
-                               .rho = tess_decimal_of_f32(said->rho) } };
+                   .in_place = phase != TESS_PHASE_WHOLE && tess__updates_in_place(&memory->plan->setup, group),
+                   .update = phase == TESS_PHASE_WHOLE ? NULL : update_of(memory, g, phase),
+                   .common = { .struct_size = sizeof x.common, .phase = phase } };
+    const tess_optimizer_matrix said = tess__numbers_said(step);
+    x.common.step = said.step;
+    x.common.momentum = said.momentum;
+    x.common.beta1 = said.beta1;
+    x.common.beta2 = said.beta2;
+    x.common.eps = said.eps;
+    x.common.rho = said.rho;
     tess__pool_run(pool, group->shard_elems / group->pad, (TESS__KERNEL_LEAST_ELEMS + group->pad - 1) / group->pad,
                    step_part, &x);
     return x.status ? tess__plugin_failed(x.status, TESS_KIND_OPTIMIZER, plugin, &x.error) : TESS_OK;

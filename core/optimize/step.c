@@ -2,6 +2,7 @@
 #include "step.h"
 
 #include "base/status.h"
+#include "kit/formulas.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,16 @@ void tess__step_numbers(tess__step *s, const tess__layout *l, const tess_optimiz
                                   .grad_scale = s->grad_scale,
                                   .not_finite = note };
     set_segments(s, l, o);
+}
+
+tess_optimizer_matrix tess__numbers_said(const tess__step *s) {
+    return (tess_optimizer_matrix){ .struct_size = sizeof(tess_optimizer_matrix),
+                                    .step = s->kernel.step,
+                                    .momentum = tess_decimal_of_f32(s->said.momentum),
+                                    .beta1 = tess_decimal_of_f32(s->said.beta1),
+                                    .beta2 = tess_decimal_of_f32(s->said.beta2),
+                                    .eps = tess_decimal_of_f32(s->said.eps),
+                                    .rho = tess_decimal_of_f32(s->said.rho) };
 }
 
 /* ---- the usual norm ---- */

@@ -45,7 +45,16 @@ void tess__segments_of(const tess__step *, const tess__layout *, int32_t group, 
 /** Remembers a step's norm and returns the usual one before it; 0 while too few are known. */
 double tess__usual_norm(tess__step *, double norm);
 
-/** piece_step.c: the plugin's own step of a group that rests in host memory. */
+/** The numbers of a step as a plugin gets them, and nothing else. */
+tess_optimizer_matrix tess__numbers_said(const tess__step *);
+
+/** piece_step.c: the plugin's own step of a group that rests in host memory. phase: TESS_PHASE_…. */
 tess_status tess__step_pieces(const tess__step *, const tess__memory *, const tess__plugin *, int32_t group,
+                              uint32_t phase, tess__pool *);
+/** matrix_step.c: a group of matrices. The updates of this rank's shard, and the states that travel with them; the
+ * matrices that this rank owns, between the two collectives; the step of the shard. */
+tess_status tess__update_make(const tess__step *, const tess__memory *, const tess__plugin *, int32_t group,
                               tess__pool *);
+tess_status tess__matrices_step(const tess__step *, const tess__memory *, const tess__plugin *, int32_t group,
+                                tess__pool *);
 #endif

@@ -5,6 +5,7 @@
 #include "kit/norm_limbs.h"
 #include "place.h"
 #include "compile_blocks.h"
+#include "compile_matrices.h"
 #include "compile_units.h"
 #include "emit.h"
 #include "base/status.h"
@@ -310,25 +311,6 @@ static tess_status compile_norm(tess__compiler *b) {
     return tess__emit(b, TESS__NORM_FINISH, 0);
 }
 
-static tess_status compile_steps(tess__compiler *b) {
-    for (int32_t g = 0; g < b->layout->n_groups; g++) {
-        const tess__group *group = &b->layout->groups[g];
-        if (!group->trainable)
-            continue;
-        tess__buffer live = { .role = TESS__SHARD_GRAD,
-                              .domain = (uint8_t)group->grad_rest.domain,
-                              .arena = TESS__RESIDENT,
-                              .category = TESS_CAT_SHARD_GRAD,
-                              .index = g,
-                              .unit = group->unit,
-                              .bytes = tess__round_up(tess__shard_grad_bytes(group), b->setup->align),
-                              .last = INT32_MAX };
-        TRY(tess__program_buffer(b->p, &live, tess__emit_buffer_of(b, TESS__SHARD_GRAD, g)));
-        TRY(tess__group_optimize(b, g));
-    }
-    return TESS_OK;
-}
-
 /* Compiles tess_each_full: owners broadcast their pieces, one at a time. */
 static tess_status compile_full(tess__compiler *b) {
     uint64_t scratch = 0, bytes = 0;
@@ -347,7 +329,7 @@ tess_status tess__compile_other(tess__compiler *b, uint32_t kind, tess__program 
     if (kind == TESS__PASS_NORM || kind == TESS__PASS_CLIP)
         TRY(compile_norm(b));
     if (kind == TESS__PASS_STEP || kind == TESS__PASS_CLIP)
-        TRY(compile_steps(b));
+        TRY(tess__compile_steps(b));
     TRY(tess__emit_free(b, TESS__LIMBS, 0)); /* a device keeps the factor for clipping there */
     if (kind == TESS__PASS_FULL)
         TRY(compile_full(b));

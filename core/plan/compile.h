@@ -26,6 +26,7 @@ typedef struct {
     const tess__program *ahead; /* the events to come, or null */
     int32_t at;                 /* the event now compiled, in `ahead` */
     int32_t fused;              /* the optimizer step of a unit follows its reduction */
+    int32_t in_turn;            /* a step does one unit's matrices after the other, so that it takes less memory */
     int32_t params_only;        /* scopes are entered for their parameters, no block runs */
     int32_t reducing;           /* the unit whose gradient is on its way, or -1 */
     int32_t replicating;        /* behind it, the unit whose shard the replicas add up, or -1 */

@@ -2,7 +2,9 @@
 #include "compile_units.h"
 
 #include "base/status.h"
+#include "compile_matrices.h"
 #include "emit.h"
+#include "matrices.h"
 
 /* ---- what goes on in host memory beside the engine's thread ---- */
 
@@ -37,7 +39,8 @@ static int unit_travels(const tess__compiler *b, int32_t u) {
 
 /* Tells whether a lane steps the unit within a pass, while backward goes on. */
 static int steps_on_lane(const tess__compiler *b, const tess__group *g) {
-    return b->fused && (on_host(b, g->param_rest) || on_host(b, g->grad_rest) || on_host(b, g->state_rest));
+    return b->fused && !tess__steps_matrices(g) &&
+           (on_host(b, g->param_rest) || on_host(b, g->grad_rest) || on_host(b, g->state_rest));
 }
 
 /* ---- parameters: gather, wait, release ---- */
@@ -292,9 +295,15 @@ tess_status tess__group_optimize(tess__compiler *b, int32_t g) {
         last--;
     if (g == first)
         TRY(tess__program_point(b->p, TESS_LEDGER_OPTIMIZER, u));
-    TRY(tess__emit_flagged(b, TESS__OPTIMIZE, async_if(later), g));
-    if (!later)
-        TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+    if (tess__steps_matrices(&b->layout->groups[g])) {
+        TRY(tess__matrices_begin(b, g));
+        TRY(tess__matrices_work(b, g));
+        TRY(tess__matrices_end(b, g));
+    } else {
+        TRY(tess__emit_flagged(b, TESS__OPTIMIZE, async_if(later), g));
+        if (!later)
+            TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+    }
     return g == last && !ends_later(b, u) ? tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u)
                                           : TESS_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "layout.h"
+#include "matrices.h"
 
 #include "kit/norm_limbs.h"
 #include "base/status.h"
@@ -138,7 +138,14 @@ static tess_status check_step(const tess__layout *l, const tess__setup *s, const
     int on_host =
         tess__one_memory(s) || (g->param_rest.domain == TESS_DOMAIN_HOST && g->grad_rest.domain == TESS_DOMAIN_HOST &&
                                 (!g->step.n_states || g->state_rest.domain == TESS_DOMAIN_HOST));
-    if (!g->step.grain || g->step.kernel || !s->step || on_host)
+    if (!g->step.grain || g->step.kernel || !s->step)
+        return TESS_OK;
+    if (g->step.grain == TESS_GRAIN_MATRIX && !tess__one_memory(s))
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "optimizer %s steps whole matrices in host memory, which the collectives of this device do "
+                          "not reach: TESSERA_DEVICE=cpu",
+                          s->step_name);
+    if (on_host)
         return TESS_OK;
     return tess__fail(TESS_E_UNSUPPORTED,
                       "optimizer %s steps in host memory, and unit %s does not rest there: "
@@ -247,13 +254,26 @@ static int has_states_of_kernel(const tess__setup *s, const tess_grain *g) {
     return g->n_states == n;
 }
 
+static tess_status check_matrix(const tess__setup *s, const tess__param *p, const tess_grain *g) {
+    if (!g->rows || !g->cols || g->cols > p->elems / g->rows || p->elems % (g->rows * g->cols))
+        return refuse(s, p, "states a matrix of which the parameter is no stack: rows times cols has to divide it");
+    if (g->scratch_bytes > (uint64_t)1 << 40)
+        return refuse(s, p, "states more than a tebibyte of scratch");
+    for (uint32_t k = 0; k < TESS_STATES_MOST; k++)
+        if (g->whole >> k & 1 && (k >= g->n_states || g->state[k].dtype != TESS_F32))
+            return refuse(s, p, "states in `whole` a state that it does not have, or one that is not fp32");
+    if (g->whole >> TESS_STATES_MOST || g->kernel || !TESS_CAN(tess_optimizer_ops, s->step, matrix))
+        return refuse(s, p, "states the grain of a matrix without `matrix` for it, or beside a kernel");
+    return TESS_OK;
+}
+
 /* Checks what a plugin has said, so that a wrong word is one line and no memory. */
 static tess_status check_grain(const tess__setup *s, const tess__param *p, const tess_grain *g) {
-    if (g->grain != TESS_GRAIN_ELEMENT && g->grain != TESS_GRAIN_BLOCK)
-        return refuse(s, p, "states no grain that is known, expected an element or a block");
-    if (g->grain == TESS_GRAIN_ELEMENT ? g->block != 0
-                                       : !g->block || g->block > TESS_BLOCK_MOST || g->block & (g->block - 1))
-        return refuse(s, p, "states a block that is no power of two up to 8192, or one beside the grain of an element");
+    if (g->grain < TESS_GRAIN_ELEMENT || g->grain > TESS_GRAIN_MATRIX)
+        return refuse(s, p, "states no grain that is known, expected an element, a block or a matrix");
+    if (g->grain != TESS_GRAIN_BLOCK ? g->block != 0
+                                     : !g->block || g->block > TESS_BLOCK_MOST || g->block & (g->block - 1))
+        return refuse(s, p, "states a block that is no power of two up to 8192, or one beside another grain");
     if (g->n_states > TESS_STATES_MOST)
         return refuse(s, p, "states more than 4 states");
     for (uint32_t k = 0; k < g->n_states; k++)
@@ -261,6 +281,8 @@ static tess_status check_grain(const tess__setup *s, const tess__param *p, const
             return refuse(s, p,
                           "states a state without a known dtype, a name of [a-z0-9_], or with another `every` than 1 "
                           "and its block");
+    if (g->grain == TESS_GRAIN_MATRIX)
+        TRY(check_matrix(s, p, g));
     if (!g->kernel && !TESS_CAN(tess_optimizer_ops, s->step, step))
         return refuse(s, p, "has no step, and names no kernel for it");
     if (g->kernel > TESS_OPT_ADADELTA)
@@ -275,6 +297,12 @@ static void tidy_grain(tess_grain *g) {
     tess_grain tidy = {
         .struct_size = sizeof tidy, .grain = g->grain, .block = g->block, .kernel = g->kernel, .n_states = g->n_states
     };
+    if (g->grain == TESS_GRAIN_MATRIX) {
+        tidy.whole = g->whole;
+        tidy.rows = g->rows;
+        tidy.cols = g->cols;
+        tidy.scratch_bytes = g->scratch_bytes;
+    }
     for (uint32_t k = 0; k < g->n_states; k++) {
         tidy.state[k] = (tess_state){ .dtype = g->state[k].dtype, .every = g->state[k].every };
         strncpy(tidy.state[k].name, g->state[k].name, sizeof tidy.state[k].name - 1);
@@ -340,6 +368,7 @@ static tess_status join_group(tess__layout *l, const tess__setup *s, const tess_
     if (trainable)
         TRY(tess__param_step(s, p, &step));
     TRY(join_step(l, s, p, &c, &step));
+    step.rows = step.cols = step.scratch_bytes = 0; /* so that matrices of all shapes share a buffer */
     tess__unit *u = &l->units[unit];
     for (int32_t g = u->first_group; g < l->n_groups; g++)
         if (same_group(&l->groups[g], &c, &step, trainable)) {
@@ -547,7 +576,7 @@ tess_status tess__layout_build(tess__model *m, const tess__setup *s, const int32
         l.groups[g].first_param = first[g];
         measure_group(s, &l.groups[g]);
     }
-    if ((status = tess__layout_place(&l, m, s)))
+    if ((status = tess__matrices_list(m, s, &l)) || (status = tess__layout_place(&l, m, s)))
         goto err_free;
     for (int32_t g = 0; g < l.n_groups; g++)
         finish_group(m, s, &l.groups[g]);
@@ -569,6 +598,7 @@ void tess__layout_free(tess__layout *l) {
     free(l->units);
     free(l->groups);
     free(l->order);
+    free(l->matrices);
     *l = (tess__layout){ 0 };
 }
 

@@ -27,8 +27,11 @@ typedef struct {
     uint32_t grad_shard; /* of the sharded gradient: fp32, or the wire's where it is one leaf */
     uint64_t used_elems, shard_elems, flat_elems; /* flat = S * shard, zero padded behind used */
     int32_t first_param, n_params;                /* in tess__layout.order, ascending by offset */
-    uint64_t pad;      /* elements: parameters begin, and shards end, at multiples of it, so that no block is cut */
-    tess_grain step;   /* how the optimizer steps it; zeroes when it does not */
+    uint64_t pad; /* elements: parameters begin, and shards end, at multiples of it, so that no block is cut */
+    tess_grain
+        step; /* how the optimizer steps it; zeroes when it does not. Rows, columns and scratch: of each matrix */
+    int32_t first_matrix, n_matrices; /* in tess__layout.matrices */
+    uint64_t scratch_bytes;           /* of the matrix that needs the most */
     int in_place;      /* the shard, or its copy, is the whole in the compute dtype: no gather, kernels read it there */
     int low_copy;      /* the optimizer writes the shard in the compute dtype too, which gathers and kernels read */
     int grad_in_place; /* kernels add straight into the sharded gradient */
@@ -43,11 +46,19 @@ typedef struct {
     int trainable;
 } tess__unit;
 
+typedef struct { /* one that the optimizer steps as a whole */
+    int32_t param, group;
+    int32_t owner;      /* the rank of the shard group that does */
+    uint64_t index, at; /* in the parameter's stack; its first element in the group's flat buffer */
+    uint64_t rows, cols, scratch_bytes;
+} tess__matrix;
+
 typedef struct {
     tess__unit *units;
     tess__group *groups;
-    int32_t *order; /* parameters (no aliases, no buffers) by group, then by offset */
-    int32_t n_units, n_groups, n_order;
+    tess__matrix *matrices; /* by group, in the order of its parameters */
+    int32_t *order;         /* parameters (no aliases, no buffers) by group, then by offset */
+    int32_t n_units, n_groups, n_order, n_matrices;
     uint64_t buffer_bytes;              /* of all TESS_BUFFER parameters, each aligned */
     uint64_t result_bytes;              /* of a pass, on their way from a device that has streams; and of the norm: */
     uint64_t norm_result_bytes;         /* with an optimizer, which may clip */

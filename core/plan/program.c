@@ -113,7 +113,8 @@ const char *tess__category_name(uint32_t category) {
                                          "fragmentation",
                                          "snapshot",
                                          "mirror",
-                                         "parameter copy" };
+                                         "parameter copy",
+                                         "optimizer scratch" };
     return category < sizeof names / sizeof names[0] ? names[category] : "?";
 }
 
@@ -146,6 +147,13 @@ static const char *op_name(uint8_t op) {
         [TESS__OFFLOAD_WAIT] = "wait for the move to the host",
         [TESS__RELOAD] = "move back from the host",
         [TESS__RELOAD_WAIT] = "wait for the move back from the host",
+        [TESS__UPDATE_MAKE] = "update of matrices",
+        [TESS__COLLECT] = "all_gather of the updates",
+        [TESS__COLLECT_WAIT] = "all_gather of the updates",
+        [TESS__MATRIX] = "matrices",
+        [TESS__RETURN] = "reduce_scatter of the updates",
+        [TESS__RETURN_WAIT] = "reduce_scatter of the updates",
+        [TESS__UPDATE_APPLY] = "optimizer step",
     };
     return op < sizeof names / sizeof names[0] && names[op] ? names[op] : "?";
 }

@@ -52,6 +52,11 @@ enum tess__role {
     TESS__FETCHED,        /* group: the shard, come up from the host ahead of its gather, compute dtype */
     TESS__OUTPUT_HOST,    /* block: activations that wait on the host for their backward */
     TESS__SAVED_HOST,     /* block */
+    TESS__UPDATE, /* group: updates of its matrices, fp32, of all ranks; behind it states that travel with them */
+    TESS__UPDATE_LAST = TESS__UPDATE + TESS__MAX_STATES,
+    TESS__MATRIX_SCRATCH,  /* group: of the optimizer */
+    TESS__COLLECT_SCRATCH, /* group */
+    TESS__RETURN_SCRATCH,  /* group */
     TESS__N_ROLES
 };
 
@@ -96,12 +101,20 @@ enum tess__op {
     TESS__OFFLOAD_WAIT,
     TESS__RELOAD, /* block: and to come back */
     TESS__RELOAD_WAIT,
+    TESS__UPDATE_MAKE, /* group of matrices: the updates of this rank's shard */
+    TESS__COLLECT,     /* group: post their way to the owners */
+    TESS__COLLECT_WAIT,
+    TESS__MATRIX, /* group: the owner's work */
+    TESS__RETURN, /* group: post the way of the results back to the shards */
+    TESS__RETURN_WAIT,
+    TESS__UPDATE_APPLY, /* group: the step of the shard with them */
 };
 
-enum {                   /* flags */
-       TESS__ZERO = 1,   /* ALLOC: filled with zeros */
-       TESS__ASYNC = 2,  /* GATHER, REDUCE, SUM_SHARD, OPTIMIZE: done by a transfer lane; a wait follows */
-       TESS__OUTPUTS = 4 /* OFFLOAD and so on: the block's output; else its saved buffer */
+enum {                       /* flags */
+       TESS__ZERO = 1,       /* ALLOC: filled with zeros */
+       TESS__ASYNC = 2,      /* GATHER, REDUCE, SUM_SHARD, OPTIMIZE: done by a transfer lane; a wait follows */
+       TESS__OUTPUTS = 4,    /* OFFLOAD and so on: the block's output; else its saved buffer */
+       TESS__PIECE_SHIFT = 4 /* COLLECT, RETURN and their waits: above it, 0 for the update, 1 + k for state k */
 };
 
 typedef struct {

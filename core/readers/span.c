@@ -34,6 +34,13 @@ static const char *const op_names[] = {
     [TESS__OFFLOAD_WAIT] = "wait_stow",
     [TESS__RELOAD] = "unstow",
     [TESS__RELOAD_WAIT] = "wait_unstow",
+    [TESS__UPDATE_MAKE] = "update",
+    [TESS__COLLECT] = "gather_updates",
+    [TESS__COLLECT_WAIT] = "wait_gather_updates",
+    [TESS__MATRIX] = "matrices",
+    [TESS__RETURN] = "return_updates",
+    [TESS__RETURN_WAIT] = "wait_return_updates",
+    [TESS__UPDATE_APPLY] = "optimizer_apply",
 };
 
 static int is_op(uint8_t op) {

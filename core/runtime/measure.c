@@ -18,6 +18,11 @@ static tess_status ask_group(tess__needs *n, const tess__setup *s, const tess__g
             TRY(tess__scratch_of(s, TESS_REDUCE_SCATTER, sent, TESS_F32, g->shard_elems, s->shard_ranks,
                                  &n->reduce[i]));
     }
+    if (s->shard_ranks > 1 && g->n_matrices) {
+        TRY(tess__scratch_of(s, TESS_ALL_GATHER, TESS_F32, TESS_F32, g->shard_elems, s->shard_ranks, &n->collect[i]));
+        TRY(tess__scratch_of(s, TESS_REDUCE_SCATTER, TESS_F32, TESS_F32, g->shard_elems, s->shard_ranks,
+                             &n->give_back[i]));
+    }
     if (s->replicas > 1 && g->trainable)
         TRY(tess__scratch_of(s, TESS_ALL_REDUCE, s->shard_ranks > 1 ? TESS_F32 : sent, TESS_F32, g->shard_elems,
                              s->replicas, &n->replicate[i]));
@@ -50,11 +55,13 @@ static tess_status ask_rest(tess__needs *n, const tess__setup *s, const tess__la
 
 tess_status tess__needs_create(tess__needs *n, const tess__setup *s, const tess__layout *l) {
     size_t count = (size_t)l->n_groups + 1;
-    n->gather = calloc(3 * count, sizeof *n->gather);
+    n->gather = calloc(5 * count, sizeof *n->gather);
     if (!n->gather)
         return tess__fail(TESS_E_NOMEM, "no memory for the needs of %d groups", l->n_groups);
     n->reduce = n->gather + count;
     n->replicate = n->reduce + count;
+    n->collect = n->replicate + count;
+    n->give_back = n->collect + count;
     for (int32_t i = 0; i < l->n_groups; i++)
         TRY(ask_group(n, s, &l->groups[i], i));
     return ask_rest(n, s, l);
@@ -77,8 +84,19 @@ static uint64_t of_state(const tess__group *g, int k, uint64_t elems) {
     return elems / x->every * tess_dtype_bytes(x->dtype);
 }
 
+/* Bytes of the matrix that needs the most, whoever owns it. */
+static uint64_t of_matrices(const tess__plan *p, int32_t group) {
+    uint64_t most = 0;
+    for (int32_t i = 0; i < p->layout.n_matrices; i++)
+        if (p->layout.matrices[i].group == group && p->layout.matrices[i].scratch_bytes > most)
+            most = p->layout.matrices[i].scratch_bytes;
+    return most;
+}
+
 static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const tess__instr *in, int role, int32_t i) {
     const tess__group *g = &p->layout.groups[i];
+    if (role >= TESS__UPDATE && role <= TESS__UPDATE_LAST)
+        return 4 * g->flat_elems;
     if (role >= TESS__SUM0 && role <= TESS__SUM_LAST)
         return 4 * (sums_at_end(p) ? g->flat_elems : g->shard_elems);
     switch (role) {
@@ -91,6 +109,9 @@ static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const te
     case TESS__SHARD_GRAD: return g->shard_elems * tess_dtype_bytes(g->grad_shard);
     case TESS__GATHER_SCRATCH: return needs->gather[i];
     case TESS__REDUCE_SCRATCH: return in && in[1].op == TESS__REPLICATE ? needs->replicate[i] : needs->reduce[i];
+    case TESS__COLLECT_SCRATCH: return needs->collect[i];
+    case TESS__RETURN_SCRATCH: return needs->give_back[i];
+    case TESS__MATRIX_SCRATCH: return of_matrices(p, i);
     case TESS__STATE0:
     case TESS__STATE1:
     case TESS__STATE2:

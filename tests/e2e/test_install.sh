@@ -83,7 +83,9 @@ for file in share/doc/tessera/README.md share/doc/tessera/docs/your-own-loop.md 
   [ -s "$prefix/$file" ] || fail "$file is not installed"
 done
 
-for example in first gpt; do
+examples="first gpt mesh"
+command -v gfortran >/dev/null && examples+=" fortran"
+for example in $examples; do
   [ -e "$SOURCE/examples/$example/CMakeLists.txt" ] || continue
   cmake -S "$SOURCE/examples/$example" -B "$example" -DCMAKE_PREFIX_PATH="$prefix" >"$example.log"
   cmake --build "$example" >>"$example.log" || { cat "$example.log"; fail "examples/$example does not build"; }

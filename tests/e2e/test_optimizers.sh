@@ -102,3 +102,6 @@ says grain_of_zero 3 'parameter ".*": optimizer faulty states no grain that is k
 says block_of_zero 3 'optimizer faulty states a block that is no power of two'
 says state_of_half_a_block 3 'optimizer faulty states a state'
 says step_fails 3 'optimizer faulty: no steps today'
+says matrix_of_no_rows 3 'optimizer faulty states a matrix of which the parameter is no stack'
+says matrix_without_work 3 'optimizer faulty states the grain of a matrix without .matrix. for it'
+says matrix_fails 3 'optimizer faulty: no matrices today'

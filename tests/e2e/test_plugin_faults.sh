@@ -140,6 +140,14 @@ optimizer keeps_a_count 'cut_anywhere' 'cut: (the parameter has|state momentum h
 optimizer depends_on_cut 'cut_anywhere' 'state most has other bits than in one piece'
 optimizer writes_behind_piece 'nothing_else*' 'step writes outside of (its piece of )?the parameter'
 optimizer clears_gradient 'nothing_else*' 'step writes outside of its piece of the gradient'
+optimizer matrix_of_no_rows 'descriptions' 'states matrices of 0 rows and 1 columns, of which it is no stack'
+optimizer matrix_without_work 'descriptions' 'states the grain of a matrix, and has no step and matrix'
+optimizer matrix_behind_scratch 'matrix_alone' 'matrix writes outside of its scratch'
+optimizer matrix_writes_next 'matrix_alone' 'matrix writes outside of its update'
+optimizer matrix_reads_scratch 'cut_anywhere' 'the parameter has other bits than in one piece'
+optimizer matrix_by_parts 'cut_anywhere' 'the parameter has other bits than in one piece'
+optimizer matrix_early 'nothing_else*' 'step writes outside of its piece of the parameter, before'
+optimizer matrix_fails 'cut_anywhere' 'matrix gave TESS_E_DEVICE: no matrices today'
 
 # Devices.
 device event_nothing 'event*' 'after event_wait the last byte is|a passed event is pending|came before the fill'

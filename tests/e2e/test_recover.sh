@@ -199,7 +199,7 @@ cases=()
 for comm in $comms; do for w in 2 3 4; do cases+=("any_rank $w $comm"); done; done
 cases+=(two_at_once "replicas none" under_run both_copies "replicas hybrid:2" unseen restarts adapters "stopped 2" "stopped '0 1'"
   stopped_for_a_moment stopped_smaller stopped_alone "smaller 1 '0 1' 4" "smaller 3 2 4 --accum 3 --steps 30"
-  "smaller 2 1 4 --optimizer adamw8bit --steps 30" replaced_once
+  "smaller 2 1 4 --optimizer adamw8bit --steps 30" "smaller 2 1 4 --optimizer muon --steps 30" replaced_once
   no_division no_memory)
 slow=("smaller 2 0 4 --offload cpu" "smaller 2 3 4 --precision bf16" "smaller 2 2 4 --activations recompute --clip 0.5"
   "smaller 2 0 4 --activations offload --offload cpu" "smaller 2 1 4 --wrap none" "smaller 4 1 6 --accum 2 --sync end")

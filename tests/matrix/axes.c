@@ -37,10 +37,10 @@ void axes_extend(void) {
                   { OFFLOAD, "TESSERA_MATRIX_OFFLOAD" }, { PRECISION, "TESSERA_MATRIX_PRECISION" },
                   { WRAP, "TESSERA_MATRIX_WRAP" },       { OPTIMIZER, "TESSERA_MATRIX_OPTIMIZER" } };
     for (size_t i = 0; i < sizeof extra / sizeof extra[0]; i++) {
-        const char *text = getenv(extra[i].variable);
+        char *text = getenv(extra[i].variable) ? strdup(getenv(extra[i].variable)) : NULL; /* until the end */
         axis_values *a = &axes[extra[i].axis];
-        if (text && *text && a->n < MAX_VALUES)
-            a->values[a->n++] = text;
+        for (char *value = text ? strtok(text, "|") : NULL; value && a->n < MAX_VALUES; value = strtok(NULL, "|"))
+            a->values[a->n++] = value;
     }
     const char *strict = getenv("TESSERA_MATRIX_STRICT");
     if (strict && strcmp(strict, "1") == 0)

@@ -88,10 +88,10 @@ static tess_status take_params(direct *d) {
         int32_t of = original(desc, i);
         d->params[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(float)) : d->params[of];
         d->grads[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(float)) : d->grads[of];
-        int is_half = d->m->options.precision != TESS_F32 && !p->is_buffer;
-        if (is_half)
+        int rounds = d->m->options.precision != TESS_F32 && !p->is_buffer && desc->params[of].stored == STORED_F32;
+        if (rounds)
             d->halves[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(uint16_t)) : d->halves[of];
-        if (!d->params[i] || !d->grads[i] || (is_half && !d->halves[i]))
+        if (!d->params[i] || !d->grads[i] || (rounds && !d->halves[i]))
             return tess_fail(TESS_E_NOMEM, "out of memory for %s", p->name);
         tess_range all = { .struct_size = sizeof all, .param = i, .tag = (uint64_t)i, .name = p->name };
         all.slice_elems = all.elems = (uint64_t)p->elems;
@@ -199,7 +199,7 @@ static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_bloc
     for (int32_t k = 0; k < b->n_params; k++) {
         int32_t p = b->first_param + k;
         d->call_params[k] = d->halves[p] ? (const void *)d->halves[p] : d->params[p];
-        d->call_grads[k] = d->grads[b->first_param + k];
+        d->call_grads[k] = d->m->desc.params[p].is_frozen ? NULL : d->grads[p];
     }
     call->params = d->call_params;
     call->grads = d->call_grads;

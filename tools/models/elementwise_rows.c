@@ -50,7 +50,7 @@ TESS_FN int64_t pooled_at(const pool *p, const pool_part *t, int64_t i) {
     return (t->n * p->s->channels + t->i + i) * places + t->at;
 }
 
-/* Of equal values the first wins, as in PyTorch. */
+/* The first of equal values wins, as in PyTorch. */
 TESS_FN void largest_of(const pool *p, const pool_part *t, int64_t k, pool_tile *tile) {
     float *value = tile->value[k];
     uint8_t *which = tile->which[k];

@@ -25,6 +25,7 @@ typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns]; with
     const void *through;
     void *again;  /* with `through`: gets that GELU's result again */
     int32_t gelu; /* y = GELU(product + bias) */
+    float times;  /* factor of a product without the fields from `bias` on; 0: 1 */
 } ops_factors;
 
 typedef struct { /* rows of `width`; `time` rows are a sample */
@@ -75,6 +76,14 @@ typedef struct { /* in place: turns pair p of the heads with which a row begins 
 } ops_rotation;
 enum { OPS_ROTATION_MOST = 256 };
 
+typedef struct {   /* y[rows, width] = rows ids[…] of a matrix that rests as stored.h has it */
+    uint32_t kind; /* STORED_… */
+    const void *from;
+    const int32_t *ids; /* null: rows in their order */
+    void *y;
+    uint64_t rows, width;
+} ops_stored;
+
 enum { OPS_COLUMNS_MOST = 8 };
 typedef struct { /* db[c] = sum of dy's column c; dw[c] = sum of dy's column c times the normalised x; null: not wanted
                   */
@@ -109,6 +118,12 @@ struct ops_layer_table {
     tess_status (*norm_backward)(ops *, const ops_norm_backward *);
     /** y = dropout(x) and *out = y; at rate 0 nothing is enqueued and *out = x. */
     tess_status (*mask)(ops *, const ops_rows *, const ops_dropout *, const void *x, void *y, const void **out);
+    /** y = GELU(x); x may be y. */
+    tess_status (*gelu)(ops *, const void *x, void *y, uint64_t elems);
+    /** Writes dx, which may be dy, and y again. */
+    tess_status (*gelu_backward)(ops *, const void *x, const void *dy, void *dx, void *y, uint64_t elems);
+    /** Writes a frozen matrix, or rows of it, as factors. */
+    tess_status (*widen_stored)(ops *, const ops_stored *);
     /* [pure] Bytes of scratch; sums: number of all columns of dw and db. */
     uint64_t (*columns_need)(uint64_t rows, uint64_t sums);
     /** Computes at most OPS_COLUMNS_MOST jobs over the same rows. */
@@ -129,9 +144,9 @@ struct ops_layer_table {
     tess_status (*swiglu_backward)(ops *, const void *x, const void *dy, void *dx, void *y, uint64_t rows,
                                    uint64_t width, int32_t gelu);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
-    /** In bf16 with heads of at most 128 elements forward and backward are one launch each. Otherwise they are
-     * products by blocks of queries. If `back` is not null it turns dqkv back: in the same launch if it has a
-     * table, otherwise in another. */
+    /** In bf16 with heads of at most 128 elements and without `packs` forward and backward are one launch each.
+     * Otherwise they are products by blocks of queries. If `back` is not null it turns dqkv back: in the same launch if
+     * it has a table, otherwise in another. */
     tess_status (*attention)(ops *, const ops_attention_shape *, const void *qkv, void *y, float *lse, void *scratch);
     tess_status (*attention_backward)(ops *, const ops_attention_shape *, const void *qkv, const void *y,
                                       const float *lse, const void *dy, void *dqkv, const ops_rotation *back,
@@ -139,9 +154,10 @@ struct ops_layer_table {
     /** Returns the bytes of the table with which attention_backward turns its gradients as it writes them; 0: it
      * takes no table. */
     uint64_t (*rotation_need)(const ops *, const ops_attention_shape *);
-    /** position null: none; scale: factor of the table's rows, 0: 1 */
-    tess_status (*embed)(ops *, const ops_rows *, const int32_t *ids, const void *table, const void *position,
-                         float scale, const ops_dropout *, void *y);
+    /** ids null: row r reads the table's row r; places null: row r reads row (r mod time) of position; position null:
+     * none; scale: factor of the table's rows, 0: 1 */
+    tess_status (*embed)(ops *, const ops_rows *, const int32_t *ids, const void *table, const int32_t *places,
+                         const void *position, float scale, const ops_dropout *, void *y);
     uint64_t (*embed_backward_need)(uint64_t rows);
     /** Two launches. The table's gradient is added to. The gradient of positions is stored or added, as `add` says.
      * Null: not wanted. */
@@ -151,6 +167,9 @@ struct ops_layer_table {
      * bit `ignored`. */
     tess_status (*tokens)(ops *, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
                           int32_t ignored, int32_t marks, int32_t *out);
+    /** out[sample, t] = t less the position of the last token with `begins` up to t; 0 without one. */
+    tess_status (*places)(ops *, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
+                          int32_t begins, int32_t *out);
     /** x = cap · tanh(x / cap) */
     tess_status (*cap)(ops *, float *x, uint64_t elems, float cap);
     /** Computes the rows' losses and the other wanted results. dlogits take the same launch if a block can keep a

@@ -5,7 +5,7 @@
 #define TESS_MODELS_MODEL_H
 #include "stored.h"
 
-typedef struct {    /* decoders on the CPU: low-rank adapters beside products; only the adapters are trained */
+typedef struct {    /* decoders: low-rank adapters beside products; only the adapters are trained */
     int32_t rank;   /* 0: none */
     int32_t rooted; /* the adapter's result is scaled by alpha / sqrt(rank) instead of alpha / rank */
     float alpha;
@@ -35,6 +35,7 @@ typedef struct {   /* zero is the model's default; a model ignores options that 
     int32_t image_size, hidden;            /* convbn: 224, 128 */
     int32_t head_rows;                     /* decoders on a device: rows per chunk of the head; 0: chosen by size */
     int32_t untied;                        /* decoders: 1: the head has its own matrix */
+    int32_t packs;                         /* decoders on a device: 1: batches may be packed */
     int32_t half_units;      /* decoders on the CPU: the halves of a layer are separate blocks and units */
     float dropout;           /* below 0: none; the default is 0.25 and 0.5 for mnist and none for gpt */
     float attention_dropout; /* a config may set it, but no model implements it, and training warns */
@@ -189,7 +190,7 @@ typedef struct {
      * is computed, and the result has its logits. 0: a whole batch. */
     uint32_t position;
     double divisor;  /* decoders: loss and gradient are divided by it; 0: by the number of targets that count */
-    uint32_t packed; /* only on the CPU: documents share a sample (LM_BEGINS) */
+    uint32_t packed; /* documents share a sample (LM_BEGINS); on a device only with the option `packs` */
     uint32_t reserved[9];
 } model_batch;
 /* mnist: int32_t labels[batch]; float images[batch][28 · 28], normalised */

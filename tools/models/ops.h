@@ -74,6 +74,8 @@ typedef struct { /* x[batch, time, 3, heads, size] → y[batch, time, heads, siz
     int32_t window; /* positions that a row sees, including itself; 0: all before it */
     /* scale 0: 1/√size. cap (layer_ops.h): scores become cap · tanh(score / cap); 0: none. */
     float scale, cap;
+    int32_t packs;         /* layer_ops.h: documents may share a sample, and a call has `places` */
+    const int32_t *places; /* [batch, time]: positions within their documents, which see no other; null: no packing */
 } ops_attention_shape;
 typedef struct { /* these values alone determine a mask, so it does not depend on the rank that holds the sample */
     uint64_t seed, step, first_sample;

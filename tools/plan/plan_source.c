@@ -13,6 +13,7 @@
 #include "model_run.h"
 #include "plan_alternative.h"
 #include "plan_read.h"
+#include "tools/support/mesh.h"
 #include "tools/support/settings.h"
 #include "tools/support/say.h"
 
@@ -79,7 +80,8 @@ static tess_status plan_from_file(const char *path, int32_t ranks, tess **t, pla
                        .momentum = (float)momentum,
                        .plan_alternative = tool_plan_alternative,
                        .plan_user = &planner,
-                       .input_bytes = plan_file_input_bytes(f) };
+                       .input_bytes = plan_file_input_bytes(f),
+                       .group = tool_mesh_group(ranks) };
     tool_settings_give(&o);
     *file = f;
     TRY(tess_open(&o, t));

@@ -337,9 +337,10 @@ double simulate_collective(const machine_desc *m, const char *comm, uint32_t op,
     return seconds;
 }
 
-/* Shard groups are ranks in a row, replica groups every shard_ranks-th one. */
+/* Shard groups are ranks in a row, replica groups every shard_ranks-th one; of a mesh every stride-th one of those. */
 static int32_t per_node(const sim *s, int32_t members, int32_t stride) {
     int32_t node = s->in->machine->ranks_per_node;
+    stride *= s->in->setup->stride > 1 ? s->in->setup->stride : 1;
     int32_t fit = node > 0 ? node / stride : members;
     return fit < 1 ? 1 : fit < members ? fit : members;
 }
@@ -404,6 +405,15 @@ static double optimizer_bytes(const tess__group *g) {
     double copy = g->low_copy ? bytes_of(g->shard_elems, g->compute) : 0;
     return (double)tess__shard_grad_bytes(g) + copy + (double)g->shard_elems * 8 +
            2 * (double)tess__states_of(g, g->shard_elems);
+}
+
+/* The owner with the most work decides, with five steps of three products each, as Muon makes them. What another
+ * optimizer does with a matrix, nobody says. */
+static double matrices_seconds(const sim *s, int32_t group) {
+    const int steps = 5, products = 3;
+    double most, all;
+    tess__matrices_balance(s->in->layout, s->in->setup->shard_ranks, group, &most, &all);
+    return over(2.0 * steps * products * most, s->in->machine->flops_per_second[TESS_F32] * threads(s));
 }
 
 /* The sum over microbatches of one shard: the part is read, the sum read and written. */
@@ -488,6 +498,16 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     case TESS__NORM_REDUCE:
     case TESS__SHARE_BUFFERS: return post_and_wait(s, in);
     case TESS__OPTIMIZE: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, optimizer_bytes(&l->groups[i]));
+    case TESS__UPDATE_MAKE:
+    case TESS__UPDATE_APPLY: /* between them the bytes of a step, and the update written and read */
+        return run_work(s, in, NULL,
+                        kernel_seconds(s, MACHINE_RATE_OPTIMIZER,
+                                       optimizer_bytes(&l->groups[i]) / 2 + (double)l->groups[i].shard_elems * 4));
+    case TESS__COLLECT: return post_collective(s, in, &s->gather[i]);
+    case TESS__COLLECT_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD), in, &s->gather[i]);
+    case TESS__MATRIX: return run_work(s, in, NULL, matrices_seconds(s, i));
+    case TESS__RETURN: return post_collective(s, in, &s->reduce[i]);
+    case TESS__RETURN_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD_SUMS), in, &s->reduce[i]);
     case TESS__PREFETCH: return fetch_group(s, in);
     case TESS__PREFETCH_WAIT: return wait_for_job(s, UP, in, &s->fetched[i]);
     case TESS__HOST_WAIT: return wait_for_job(s, DOWN, in, &s->on_host[i]);
@@ -558,8 +578,9 @@ tess_status simulate_step(const simulation *in, simulated_step *out) {
     int32_t n = in->layout->n_groups > in->model->n_blocks ? in->layout->n_groups : in->model->n_blocks;
     simulated_step own = { 0 };
     sim s = { .in = in, .out = &own, .last = -1 };
-    int32_t node = in->machine->ranks_per_node > 0 ? in->machine->ranks_per_node : in->setup->nranks;
-    s.cores = in->machine->cores / (node < in->setup->nranks ? node : in->setup->nranks);
+    int32_t all = in->setup->nranks * (in->setup->stride > 1 ? in->setup->stride : 1);
+    int32_t node = in->machine->ranks_per_node > 0 ? in->machine->ranks_per_node : all;
+    s.cores = in->machine->cores / (node < all ? node : all);
     s.tickets = calloc((size_t)n * 8 + 1, sizeof *s.tickets);
     if (!s.tickets)
         return tess_fail(TESS_E_NOMEM, "no memory to simulate a step");

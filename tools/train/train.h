@@ -118,6 +118,7 @@ struct train_run {
     int said_not_finite;     /* a loss was NaN or infinite */
     char identity[480];      /* train_identity_make */
     uint64_t held_out;       /* a hash of the first held-out batch, also by it; 0: nothing is held out */
+    char **base;             /* files of the frozen base, null at the end; null: checkpoints hold it */
     char *hf_config;         /* config.json for an exported folder; null: the model belongs to no family */
     /* output, rank 0 only */
     struct {

@@ -38,6 +38,7 @@ tess_status train_resume_load(train_run *r) {
     tess_checkpoint_load_options o = {
         .struct_size = sizeof o, .path = r->s.resume, .common = was.text, .common_bytes = sizeof was.text - 1
     };
+    o.base = (const char *const *)r->base;
     tess_checkpoint_info info = { .struct_size = sizeof info };
     tess_status status = tess_checkpoint_load(r->t, &o, &info);
     if (status == TESS_E_DATA && r->rank != 0)
@@ -157,6 +158,7 @@ static tess_status check_folder(const train_run *r) {
  * replaces a lost rank skips this, because the others have done it. */
 static tess_status take_folder(const train_run *r) {
     tess_checkpoint_options o = { .struct_size = sizeof o, .flags = TESS_CHECKPOINT_PREPARE, .dir = r->s.save };
+    o.base = (const char *const *)r->base;
     tess_status status = r->joins ? TESS_OK : tess_checkpoint_save(r->t, &o);
     return status == TESS_E_DATA && r->rank != 0 ? tess_fail(status, "%s", "") : status; /* rank 0 prints the message */
 }
@@ -206,7 +208,8 @@ tess_status train_save(train_run *r) {
                                   .keep = r->s.keep,
                                   .common = identity.text,
                                   .common_bytes = strlen(identity.text),
-                                  .score = train_best_score(r) };
+                                  .score = train_best_score(r),
+                                  .base = (const char *const *)r->base };
     TRY(finish_save(r)); /* ends the previous save */
     tess_status status = tess_checkpoint_save(r->t, &o);
     r->saving = status == TESS_OK;

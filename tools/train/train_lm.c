@@ -92,9 +92,6 @@ static tess_status open_text(train_run *r, int64_t vocabulary) {
 static tess_status check_pack(train_run *r) {
     if (!r->s.pack)
         return TESS_OK;
-    if (r->m->o->t->mem != TESS_MEM_HOST)
-        return tess_fail(TESS_E_UNSUPPORTED,
-                         "--pack is on, which attention on this device does not know: --device cpu");
     TRY(open_tokenizer(r));
     if (r->task.tokenizer && tokenizer_end(r->task.tokenizer) >= 0)
         return TESS_OK;

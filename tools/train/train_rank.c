@@ -121,10 +121,12 @@ static tess_status shard_from_folder(train_run *r, const char *dir) {
 static tess_status shard(train_run *r) {
     void *resume = NULL;
     TRY(model_declare(r->t, r->m));
+    if (r->s.lora && r->s.folder)
+        TRY(train_agree(r, hf_weights_files(r->s.folder, &r->base)));
     if (r->joins) /* another rank sends its shard */
         return tess_shard(r->t, NULL, NULL);
     if (train_resumes_checkpoint(&r->s)) {
-        TRY(tess_shard(r->t, NULL, NULL));
+        TRY(r->base ? shard_from_folder(r, r->s.folder) : tess_shard(r->t, NULL, NULL));
         return train_resume_load(r);
     }
     if (r->s.lora && r->s.resume)
@@ -258,6 +260,7 @@ int train_rank(const train_settings *settings) {
     model_destroy(r.m);
     free(r.batch);
     free(r.result);
+    hf_weights_forget(r.base);
     free(r.hf_config);
     return code;
 }

@@ -111,7 +111,7 @@ enum { TESS_DOMAIN_DEVICE = 1, TESS_DOMAIN_HOST };
 enum { /* what memory is for: docs/memory.md */
     TESS_CAT_SHARD_PARAM = 1, TESS_CAT_FULL_PARAM, TESS_CAT_SHARD_GRAD, TESS_CAT_FULL_GRAD, TESS_CAT_OPTIMIZER,
     TESS_CAT_ACTIVATION, TESS_CAT_COMM, TESS_CAT_INPUT, TESS_CAT_TEMPORARY, TESS_CAT_BUFFER, TESS_CAT_FRAGMENTATION, TESS_CAT_SNAPSHOT,
-    TESS_CAT_MIRROR, TESS_CAT_LOW_COPY
+    TESS_CAT_MIRROR, TESS_CAT_LOW_COPY, TESS_CAT_OPTIMIZER_SCRATCH
 };
 
 /* The types of an option's value. least and most bound the first two, unless both are 0; INFINITY is no bound. */
@@ -557,11 +557,16 @@ typedef struct {
 
 /* ---- optimizer: what a step makes of a parameter; the core moves, plans and times ----------------- */
 /* The core cuts a parameter into pieces of whole grains: between ranks, between threads, and to keep a piece in the cache.
- * The bits of a step therefore depend on no element outside the grain. */
+ * The bits of a step therefore depend on no element outside the grain.
+ * A matrix is stepped in three parts. `step` comes with TESS_PHASE_BEFORE for pieces of elements, and writes of each its
+ * update. The core brings the updates of a matrix together on one rank, its owner, where `matrix` changes the whole. Then each
+ * rank has its elements of the result, with which `step` comes again, with TESS_PHASE_AFTER, and changes the master. */
 enum {
     TESS_GRAIN_ELEMENT = 1, /* each element by itself */
-    TESS_GRAIN_BLOCK        /* `block` elements at a time, counted from the parameter's first; the last may be shorter */
+    TESS_GRAIN_BLOCK,       /* `block` elements at a time, counted from the parameter's first; the last may be shorter */
+    TESS_GRAIN_MATRIX       /* `rows` times `cols` elements at a time: the parameter is one such matrix or a stack of them */
 };
+enum { TESS_PHASE_WHOLE, TESS_PHASE_BEFORE, TESS_PHASE_AFTER }; /* WHOLE: of the grain of an element or a block */
 enum { TESS_STATES_MOST = 4, TESS_BLOCK_MOST = 8192 };
 /* One state of a parameter: a value of `dtype` for `every` elements, which is 1, or the block. Zero at first. name: [a-z0-9_]+,
  * under which checkpoints keep it. What is state number k has the same name and the same `every` in all parameters. Held by
@@ -574,12 +579,17 @@ typedef struct {
  * device, and not the plugin's step. It is the same number for all parameters that have one. The states are the kernel's
  * own: fp32, one value for each element; two, but of sgd one with TESS_STEPS_MOMENTUM, else none. */
 typedef struct {
-    uint32_t struct_size, grain, block, kernel, n_states; /* block: a power of two; 0 with the grain of an element */
+    uint32_t struct_size, grain, block, kernel, n_states; /* block: a power of two; 0 with the other grains */
     tess_state state[TESS_STATES_MOST];
+    /* With the grain of a matrix, else 0. whole: bit k is set where state k is one value of fp32 for each element, and `matrix`
+     * reads and writes it too: it travels with the update. scratch_bytes: of `matrix`, on the owner. */
+    uint32_t whole;
+    uint64_t rows, cols, scratch_bytes;
 } tess_grain;
 /* A piece: `elems` elements of one parameter from its element `first` on. grad: the averaged gradient, scaled and clipped.
  * state[k]: from the value of `first` on. Numbers are as the program has written them, 0.1 and not 0.1f; lr and weight_decay
- * are those of the parameter's group; what the program did not give is 0. */
+ * are those of the parameter's group; what the program did not give is 0. update: of a matrix, else null. The phase before
+ * writes all of it and leaves the master; the phase after reads what `matrix` has made of it, and has no gradient (null). */
 typedef struct {
     uint32_t struct_size;
     const tess_param_view *param;
@@ -588,7 +598,23 @@ typedef struct {
     float *master;
     const float *grad;
     void *state[TESS_STATES_MOST];
+    float *update;
+    uint32_t phase; /* TESS_PHASE_… */
 } tess_optimizer_piece;
+/* A whole matrix on its owner: number `index` of the parameter's stack. update and state[k]: rows times cols, row by row;
+ * state[k] is null unless the grain's `whole` has it. scratch: scratch_bytes as `describe` stated them, with anything in it, at
+ * a multiple of 64. share: calls fn for parts of 0 … n - 1, each once, on several threads at once, and returns when all have
+ * ended; bits must not depend on the parts. The numbers are those of tess_optimizer_piece. */
+typedef struct {
+    uint32_t struct_size;
+    const tess_param_view *param;
+    uint64_t index, rows, cols, step;
+    double momentum, beta1, beta2, eps, rho;
+    float *update, *state[TESS_STATES_MOST];
+    void *scratch;
+    void (*share)(void *pool, uint64_t n, void (*fn)(void *user, uint64_t first, uint64_t n), void *user);
+    void *pool; /* for share */
+} tess_optimizer_matrix;
 enum { TESS_STEPS_MOMENTUM = 1 /* the program's steps come with a momentum (tess_options.momentum) */ };
 typedef struct {
     uint32_t struct_size;
@@ -602,6 +628,11 @@ typedef struct {
      * the core looks for it. TESS_E_INVALID: a number that the program gave is out of range; then nothing was changed.
      * Default: every parameter needs a kernel. */
     tess_status (*step)(void *ctx, const tess_optimizer_piece *, tess_error *);
+    /* Makes the result of one matrix: changes update and the states it has in place, in host memory, uses scratch, and changes
+     * nothing else. Done when it returns. One call at a time on a rank; it only reads ctx; no allocation. Which rank calls it,
+     * and how many threads share it, may not change a bit. Statuses as of step. Default: no parameter has the grain of a
+     * matrix. */
+    tess_status (*matrix)(void *ctx, const tess_optimizer_matrix *, tess_error *);
 } tess_optimizer_ops;
 
 /* ---- layout, pinned ----------------------------------------------------------------------------- */
@@ -641,9 +672,10 @@ TESS_PIN(tess_region, 40, unit, 16, bytes, 32);
 TESS_PIN(tess_placement, 32, rest, 4, pinned_bytes, 24);
 TESS_PIN(tess_offload_ops, 24, close, 8, place, 16);
 TESS_PIN(tess_state, 40, every, 4, name, 8);
-TESS_PIN(tess_grain, 180, kernel, 12, state, 20);
-TESS_PIN(tess_optimizer_piece, 144, step, 32, state, 112);
-TESS_PIN(tess_optimizer_ops, 32, close, 8, step, 24);
+TESS_PIN(tess_grain, 208, kernel, 12, scratch_bytes, 200);
+TESS_PIN(tess_optimizer_piece, 160, step, 32, phase, 152);
+TESS_PIN(tess_optimizer_matrix, 152, step, 40, pool, 144);
+TESS_PIN(tess_optimizer_ops, 40, close, 8, matrix, 32);
 #undef TESS_PIN
 #endif
 

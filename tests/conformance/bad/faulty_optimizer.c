@@ -7,6 +7,11 @@
 FAULTY_NOTE(TESS_KIND_OPTIMIZER);
 
 enum { BLOCK = 64 };
+#if defined FAULT_MATRIX_OF_NO_ROWS || defined FAULT_MATRIX_WITHOUT_WORK || defined FAULT_MATRIX_BEHIND_SCRATCH ||     \
+    defined FAULT_MATRIX_WRITES_NEXT || defined FAULT_MATRIX_READS_SCRATCH || defined FAULT_MATRIX_BY_PARTS ||         \
+    defined FAULT_MATRIX_EARLY || defined FAULT_MATRIX_FAILS
+#define MATRIX
+#endif
 
 static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags, tess_grain *out, tess_error *e) {
     tess_grain grain = { .grain = TESS_GRAIN_BLOCK,
@@ -14,6 +19,17 @@ static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags,
                          .n_states = 2,
                          .state = { { TESS_F32, 1, "momentum" }, { TESS_F32, BLOCK, "most" } } };
     (void)ctx, (void)p, (void)flags, (void)e;
+#ifdef MATRIX
+    grain = (tess_grain){ .grain = TESS_GRAIN_MATRIX,
+                          .n_states = 1,
+                          .state = { { TESS_F32, 1, "momentum" } },
+                          .rows = p->ndim < 2 ? 1 : (uint64_t)p->shape[p->ndim - 2],
+                          .cols = p->ndim < 1 ? 1 : (uint64_t)p->shape[p->ndim - 1],
+                          .scratch_bytes = 256 };
+#endif
+#ifdef FAULT_MATRIX_OF_NO_ROWS
+    grain.rows = 0;
+#endif
 #ifdef FAULT_GRAIN_OF_ZERO
     grain.grain = 0;
 #endif
@@ -70,12 +86,68 @@ static tess_status step(void *ctx, const tess_optimizer_piece *p, tess_error *e)
     return TESS_OK;
 }
 
+#ifdef MATRIX
+/* The momentum, less its mean over the matrix. */
+static tess_status step_of_matrix(void *ctx, const tess_optimizer_piece *p, tess_error *e) {
+    float *m = p->state[0];
+    (void)ctx, (void)e;
+    for (uint64_t i = 0; i < p->elems && p->phase == TESS_PHASE_BEFORE; i++) {
+        p->update[i] = m[i] = 0.9f * m[i] + p->grad[i];
+#ifdef FAULT_MATRIX_EARLY
+        p->master[i] -= m[i];
+#endif
+    }
+    for (uint64_t i = 0; i < p->elems && p->phase == TESS_PHASE_AFTER; i++)
+        p->master[i] -= (float)p->lr * (p->update[i] + (float)p->weight_decay * p->master[i]);
+    return TESS_OK;
+}
+
+static void count_part(void *user, uint64_t first, uint64_t n) {
+    (void)first, (void)n;
+    __atomic_add_fetch((uint64_t *)user, 1, __ATOMIC_RELAXED);
+}
+
+static tess_status matrix(void *ctx, const tess_optimizer_matrix *m, tess_error *e) {
+    const uint64_t n = m->rows * m->cols;
+    double sum = 0;
+    uint64_t parts = 0;
+    (void)ctx, (void)e, (void)count_part;
+#ifdef FAULT_MATRIX_FAILS
+    return failed(e, TESS_E_DEVICE, "no matrices today");
+#endif
+#ifdef FAULT_MATRIX_BY_PARTS
+    m->share(m->pool, 1000, count_part, &parts);
+#endif
+#ifdef FAULT_MATRIX_READS_SCRATCH
+    parts = *(unsigned char *)m->scratch;
+#endif
+    for (uint64_t i = 0; i < n; i++)
+        sum += m->update[i];
+    for (uint64_t i = 0; i < n; i++)
+        m->update[i] -= (float)((sum + (double)parts) / (double)n);
+#ifdef FAULT_MATRIX_BEHIND_SCRATCH
+    memset(m->scratch, 0, 257);
+#endif
+#ifdef FAULT_MATRIX_WRITES_NEXT
+    m->update[n] = 0;
+#endif
+    return TESS_OK;
+}
+#endif
+
 static const tess_optimizer_ops ops = {
     .struct_size = sizeof ops,
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
     .describe = describe,
+#ifdef MATRIX
+    .step = step_of_matrix,
+#ifndef FAULT_MATRIX_WITHOUT_WORK
+    .matrix = matrix,
+#endif
+#else
     .step = step,
+#endif
 };
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *e) {

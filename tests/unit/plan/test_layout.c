@@ -372,7 +372,7 @@ static void test_layout__what_no_step_can_be_is_refused(void **state) {
     grain.block = 0, step_refused("a block that is no power of two");
     grain.block = 192, step_refused("a block that is no power of two");
     grain.block = 2 * TESS_BLOCK_MOST, step_refused("a block that is no power of two");
-    grain.grain = TESS_GRAIN_ELEMENT, step_refused("or one beside the grain of an element");
+    grain.grain = TESS_GRAIN_ELEMENT, step_refused("or one beside another grain");
     grain.n_states = 5, step_refused("more than 4 states");
     grain.state[0].dtype = 99, step_refused("without a known dtype");
     grain.state[1].every = 128, step_refused("another `every` than 1 and its block");

@@ -154,6 +154,10 @@ float ops_cuda_attention_scale(const ops_attention_shape *s) {
     return s->scale > 0 ? s->scale : (float)(1.0 / sqrt(s->size));
 }
 
+static const int32_t *places_of(const ops_attention_shape *s, int64_t n) {
+    return s->places ? s->places + n * s->time : NULL;
+}
+
 static tess_status forward_block(const attend *a, int64_t n, float *lse) {
     const ops_attention_shape *s = a->s;
     uint64_t rows = (uint64_t)s->heads * (uint64_t)a->rows;
@@ -162,7 +166,7 @@ static tess_status forward_block(const attend *a, int64_t n, float *lse) {
                        .lse = lse + n * s->heads * s->time, .half = a->half_p, .heads = (uint64_t)s->heads,
                        .rows = (uint64_t)a->rows, .first = (uint64_t)a->first, .columns = (uint64_t)a->columns,
                        .pitch = (uint64_t)s->time, .time = (uint64_t)s->time, .window = (uint64_t)s->window,
-                       .cap = s->cap));
+                       .places = places_of(s, n), .cap = s->cap));
     return collect(a, a->half_p ? (void *)a->half_p : a->scores, x_at(a, n, 0, 2),
                    (void *)(uintptr_t)row_at(a, a->y, n, a->first), a->width, a->half_p != NULL);
 }
@@ -191,8 +195,8 @@ static tess_status backward_block(const attend *a, int64_t n, const float *lse, 
                        .y = row_at(a, a->y, n, 0), .dy = row_at(a, a->dy, n, 0), .heads = (uint64_t)s->heads,
                        .rows = (uint64_t)a->rows, .first = (uint64_t)a->first, .columns = (uint64_t)a->columns,
                        .pitch = (uint64_t)s->time, .time = (uint64_t)s->time, .size = (uint64_t)s->size,
-                       .window = (uint64_t)s->window, .scale = ops_cuda_attention_scale(s), .cap = s->cap,
-                       .half = a->half_p != NULL));
+                       .window = (uint64_t)s->window, .places = places_of(s, n), .scale = ops_cuda_attention_scale(s),
+                       .cap = s->cap, .half = a->half_p != NULL));
     const void *p = a->half_p ? (void *)a->half_p : a->scores, *ds = a->half_ds ? (void *)a->half_ds : a->dp;
     OPS_TRY(collect(a, ds, x_at(a, n, 0, 1), dq, a->pitch, 0));
     OPS_TRY(spread(a, ds, x_at(a, n, a->first, 0), a->pitch, dk));

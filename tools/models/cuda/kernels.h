@@ -18,6 +18,7 @@
 #include "kernels_loss.h"
 #include "kernels_norm.h"
 #include "kernels_rows.h"
+#include "kernels_stored.h"
 
 /* ---- list of all kernels: name, phases ------------------------------------------------------------- */
 #define OPS_CUDA_KERNELS(X)                                                                                            \
@@ -34,6 +35,7 @@
     X(cross_entropy, 4)                                                                                                \
     X(loss_slopes, 1)                                                                                                  \
     X(tokens, 1)                                                                                                       \
+    X(places, 1)                                                                                                       \
     X(cross_entropy_backward, 1)                                                                                       \
     X(sum_loss, 1)                                                                                                     \
     X(sum_loss_backward, 1)                                                                                            \
@@ -59,6 +61,7 @@
     X(rotate, 1)                                                                                                       \
     X(swiglu, 1)                                                                                                       \
     X(swiglu_slopes, 1)                                                                                                \
+    X(stored, 1)                                                                                                       \
     X(sort_ids, 1)                                                                                                     \
     X(embed_slopes, 1)                                                                                                 \
     X(attention_softmax, 3)                                                                                            \

@@ -336,8 +336,8 @@ OPS_BODY(norm_slopes) {
 }
 
 /* ---- embedding --------------------------------------------------------------------------------------- */
-typedef struct { /* y[row] = masked(scale · table[ids[row]] + position[row mod time]); position null: none */
-    const int32_t *ids;
+typedef struct { /* y[row] = masked(scale · table[ids[row]] + position[places[row]]); position null: none */
+    const int32_t *ids, *places; /* null: ids[row] = row, places[row] = row mod time */
     const void *table, *position;
     void *y;
     uint64_t elems;
@@ -345,10 +345,16 @@ typedef struct { /* y[row] = masked(scale · table[ids[row]] + position[row mod 
     float scale;
     int32_t half;
 } ops_args_embed;
+TESS_FN uint64_t ops_embed_row(const ops_args_embed *a, uint64_t r) {
+    return a->ids ? (uint64_t)a->ids[r] : r;
+}
+TESS_FN uint64_t ops_embed_place(const ops_args_embed *a, uint64_t r) {
+    return a->places ? (uint64_t)a->places[r] : ops_mod(r, a->mask.time);
+}
 TESS_FN void ops_embed_one(const ops_args_embed *a, uint64_t i) {
     uint64_t width = a->mask.width, r = ops_div(i, width), c = ops_mod(i, width);
-    float v = ops_get(a->table, (uint64_t)a->ids[r] * width + c, a->half) * a->scale;
-    v += ops_bias_at(a->position, ops_mod(r, a->mask.time) * width + c, a->half);
+    float v = ops_get(a->table, ops_embed_row(a, r) * width + c, a->half) * a->scale;
+    v += ops_bias_at(a->position, ops_embed_place(a, r) * width + c, a->half);
     ops_put(a->y, i, a->half, ops_masked(&a->mask, r, c, v));
 }
 OPS_BODY(embed) {
@@ -363,8 +369,8 @@ OPS_BODY(embed) {
     }
     if (i >= a->elems)
         return;
-    ops_get_eight(a->table, (uint64_t)a->ids[r] * width + c, 8, a->half, 1, v);
-    ops_bias_eight(a->position, ops_mod(r, a->mask.time) * width + c, a->half, p);
+    ops_get_eight(a->table, ops_embed_row(a, r) * width + c, 8, a->half, 1, v);
+    ops_bias_eight(a->position, ops_embed_place(a, r) * width + c, a->half, p);
     for (int k = 0; k < 8; k++)
         v[k] = v[k] * a->scale + p[k];
     ops_mask_eight(&a->mask, r, c, v);

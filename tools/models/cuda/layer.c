@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The operators of a decoder's layer (layer_ops.h). */
 #include "cuda_ops.h"
+#include "tools/models/stored.h"
 #include <tessera/tessera.h>
 
 #include <math.h>
 #include <string.h>
 
 _Static_assert((int)OPS_ROTATE_MOST == (int)OPS_ROTATION_MOST, "pairs of a head");
+_Static_assert((int)OPS_STORED_NF4 == (int)STORED_NF4 && (int)OPS_STORED_BLOCK == (int)STORED_BLOCK, "stored.h");
 
 /* ---- products ---------------------------------------------------------------------------------- */
 static uint64_t product_need(int64_t rows, int64_t columns, int64_t depth) {
@@ -21,12 +23,23 @@ static tess_status add_bias(const cuda_ops *c, const ops_factors *f, const void 
                       .width = (uint64_t)f->columns, .half = c->base.bf16, .gelu = gelu, .vector = vector);
 }
 
+static tess_status gelu_slopes(const cuda_ops *c, const void *x, const void *dy, void *dx, void *y, uint64_t elems) {
+    return OPS_LAUNCH(c, gelu_slopes, ops_blocks_eights(elems), .x = x, .dy = dy, .dx = dx, .y = y, .elems = elems,
+                      .half = c->base.bf16);
+}
+static tess_status layer_gelu(ops *o, const void *x, void *y, uint64_t elems) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), bias, ops_blocks_eights(elems), .x = x, .y = y, .elems = elems,
+                                      .width = elems, .half = o->bf16, .gelu = 1, .vector = 1));
+}
+static tess_status layer_gelu_backward(ops *o, const void *x, const void *dy, void *dx, void *y, uint64_t elems) {
+    OPS_INSIDE(cuda_of(o), gelu_slopes(cuda_of(o), x, dy, dx, y, elems));
+}
+
 /* Applies bias and GELU to a product in y, or GELU's gradient. */
 static tess_status finish_product(const cuda_ops *c, const ops_factors *f) {
     uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns;
     if (f->through)
-        return OPS_LAUNCH(c, gelu_slopes, ops_blocks_eights(elems), .x = f->through, .dy = f->y, .dx = f->y,
-                          .y = f->again, .elems = elems, .half = c->base.bf16);
+        return gelu_slopes(c, f->through, f->y, f->y, f->again, elems);
     return add_bias(c, f, f->y, f->bias, f->before, f->y, f->gelu);
 }
 
@@ -36,7 +49,7 @@ static tess_status product(const cuda_ops *c, const ops_factors *f, void *worksp
     ops_product p = { .rows = f->rows, .columns = f->columns, .depth = f->depth, .a = f->a, .b = f->b, .c = f->y };
     p.a_turned = f->turn_a, p.a_pitch = f->a_pitch ? f->a_pitch : f->turn_a ? f->rows : f->depth;
     p.b_turned = f->turn_b, p.b_pitch = f->turn_b ? f->depth : f->columns;
-    p.c_pitch = f->y_pitch ? f->y_pitch : f->columns, p.alpha = 1, p.beta = f->add ? 1 : 0;
+    p.c_pitch = f->y_pitch ? f->y_pitch : f->columns, p.alpha = f->times > 0 ? f->times : 1, p.beta = f->add ? 1 : 0;
     p.halves = c->base.bf16, p.half_c = c->base.bf16 && !f->wide;
     if (!f->bias && !f->through)
         return ops_cuda_product(c, &p, workspace);
@@ -54,6 +67,18 @@ static tess_status product(const cuda_ops *c, const ops_factors *f, void *worksp
 }
 static tess_status layer_product(ops *o, const ops_factors *f, void *workspace) {
     OPS_INSIDE(cuda_of(o), product(cuda_of(o), f, workspace));
+}
+
+/* ---- frozen matrices ----------------------------------------------------------------------------- */
+static tess_status widen_stored(const cuda_ops *c, const ops_stored *s) {
+    uint64_t elems = s->rows * s->width;
+    uintptr_t odd = (uintptr_t)s->y % 16 | (uintptr_t)s->from % (stored_in_blocks(s->kind) ? 4 : 16);
+    return OPS_LAUNCH(c, stored, ops_blocks_eights(elems), .from = s->from, .ids = s->ids, .y = s->y, .elems = elems,
+                      .width = s->width, .kind = s->kind, .half = c->base.bf16,
+                      .vector = ops_is_vector(s->width) && !odd);
+}
+static tess_status layer_widen_stored(ops *o, const ops_stored *s) {
+    OPS_INSIDE(cuda_of(o), widen_stored(cuda_of(o), s));
 }
 
 /* ---- rows -------------------------------------------------------------------------------------- */
@@ -233,7 +258,7 @@ static tess_status layer_norm_backward_columns(ops *o, const ops_norm_backward *
 
 /* ---- attention --------------------------------------------------------------------------------- */
 static int is_fused(const ops *o, const ops_attention_shape *s) {
-    return o->bf16 && s->size <= ATTEND_MOST;
+    return o->bf16 && s->size <= ATTEND_MOST && !s->packs;
 }
 static int32_t kv_heads(const ops_attention_shape *s) {
     return s->kv_heads ? s->kv_heads : s->heads;
@@ -305,12 +330,12 @@ static tess_status layer_attention_backward(ops *o, const ops_attention_shape *s
 }
 
 /* ---- embedding, tokens and cap ---------------------------------------------------------------------- */
-static tess_status layer_embed(ops *o, const ops_rows *of, const int32_t *ids, const void *table, const void *position,
-                               float scale, const ops_dropout *d, void *y) {
+static tess_status layer_embed(ops *o, const ops_rows *of, const int32_t *ids, const void *table, const int32_t *places,
+                               const void *position, float scale, const ops_dropout *d, void *y) {
     uint64_t elems = of->rows * of->width;
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), embed, ops_blocks_eights(elems), .ids = ids, .table = table,
-                                      .position = position, .y = y, .elems = elems, .mask = mask_of(of, d),
-                                      .scale = scale > 0 ? scale : 1, .half = o->bf16));
+                                      .places = places, .position = position, .y = y, .elems = elems,
+                                      .mask = mask_of(of, d), .scale = scale > 0 ? scale : 1, .half = o->bf16));
 }
 
 static uint64_t embed_backward_need(uint64_t rows) {
@@ -341,6 +366,12 @@ static tess_status layer_tokens(ops *o, const int32_t *tokens, uint64_t samples,
     OPS_INSIDE(cuda_of(o),
                OPS_LAUNCH(cuda_of(o), tokens, ops_blocks_each(samples * time), .tokens = tokens, .out = out,
                           .elems = samples * time, .time = time, .stride = stride, .ignored = ignored, .marks = marks));
+}
+
+static tess_status layer_places(ops *o, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
+                                int32_t begins, int32_t *out) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), places, ops_blocks_each(samples * time), .tokens = tokens, .out = out,
+                                      .elems = samples * time, .time = time, .stride = stride, .begins = begins));
 }
 
 static tess_status layer_cap(ops *o, float *x, uint64_t elems, float cap) {
@@ -391,6 +422,9 @@ const ops_layer_table ops_cuda_layer = {
     .norm = layer_norm,
     .norm_backward = layer_norm_backward,
     .mask = layer_mask,
+    .gelu = layer_gelu,
+    .gelu_backward = layer_gelu_backward,
+    .widen_stored = layer_widen_stored,
     .columns_need = columns_need,
     .columns = layer_columns,
     .norm_backward_columns = layer_norm_backward_columns,
@@ -407,6 +441,7 @@ const ops_layer_table ops_cuda_layer = {
     .embed_backward_need = embed_backward_need,
     .embed_backward = layer_embed_backward,
     .tokens = layer_tokens,
+    .places = layer_places,
     .cap = layer_cap,
     .loss = layer_loss,
     .loss_slopes = layer_loss_slopes,

@@ -280,6 +280,10 @@ static inline ops_dropout decoder_drop(const decoder_chunk *c, int half) {
 }
 
 /* ---- decoder_lora.c: adapters, and matrices that are stored in another dtype than products read ------------ */
+/** Returns whether a matrix is. One that the engine provides in the dtype of tensors needs no widening. */
+static inline int decoder_widens(const decoder *d, uint32_t stored) {
+    return d->m->options.lora.rank && stored != STORED_F32 && stored_dtype(stored) != d->dtype;
+}
 /** Finds the targets, and numbers each half's adapters after its parameters. TESS_E_INVALID: the family has no such
  * product. */
 tess_status decoder_lora_find(decoder *);

@@ -74,9 +74,6 @@ tess_status decoder_build(model *m) {
     if (m->options.half_units && !t->remakes)
         return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: its units are whole layers; --units half is for the CPU",
                          m->t->name, m->o->t->name);
-    if (m->options.lora.rank && t != &decoder_on_host)
-        return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: adapters (--lora) are for the CPU; TESSERA_DEVICE=cpu has them",
-                         m->t->name, m->o->t->name);
     d->t = t;
     m->may_store = 1;
     decoder_sizes(m, d);

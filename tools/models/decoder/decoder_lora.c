@@ -111,11 +111,6 @@ tess_status decoder_lora_params(model *m, const char *layer, int half) {
 }
 
 /* ---- products ---------------------------------------------------------------------------------------- */
-/* A matrix that the engine provides in the dtype of tensors needs no widening. */
-static int is_widened(const decoder *d, uint32_t stored) {
-    return d->m->options.lora.rank && stored != STORED_F32 && stored_dtype(stored) != d->dtype;
-}
-
 typedef struct {
     const decoder *d;
     int64_t rows;
@@ -176,7 +171,7 @@ static tess_status add_room(const decoder *d, const product *p, int trains, deco
     decoder_linear *l = &(&all->q)[i];
     const model_lora *o = &d->m->options.lora;
     maker of = { d, p->rows, l->forward_bytes > l->backward_bytes ? l->forward_bytes : l->backward_bytes };
-    int adapts = has_adapter(d, p), widens = is_widened(d, i == DECODER_LINEARS - 1 ? o->tables : o->matrices);
+    int adapts = has_adapter(d, p), widens = decoder_widens(d, i == DECODER_LINEARS - 1 ? o->tables : o->matrices);
     if (adapts) {
         OPS_TRY(make_adapter(&of, p->inputs, o->rank, 0, trains, &all->down_to[i]));
         OPS_TRY(make_adapter(&of, o->rank, p->outputs, 1, trains, &all->up_from[i]));
@@ -203,7 +198,7 @@ tess_status decoder_lora_linears(const decoder *d, int64_t rows, int64_t head_ro
 const void *decoder_matrix(const decoder_chunk *c, const decoder_linear *l, int place, char *scratch) {
     const decoder *d = c->d;
     const void *w = decoder_weight(c, place);
-    if (!is_widened(d, d->m->options.lora.matrices))
+    if (!decoder_widens(d, d->m->options.lora.matrices))
         return w;
     product of[DECODER_LINEARS];
     products_of(d, 0, 0, of);
@@ -213,7 +208,7 @@ const void *decoder_matrix(const decoder_chunk *c, const decoder_linear *l, int 
 }
 
 const void *decoder_table(const decoder *d, const decoder_linear *l, const void *table, char *scratch) {
-    if (!is_widened(d, d->m->options.lora.tables))
+    if (!decoder_widens(d, d->m->options.lora.tables))
         return table;
     stored_widen(d->o, d->table, table, d->vocabulary * d->width, d->dtype, scratch + l->wide_at);
     return scratch + l->wide_at;

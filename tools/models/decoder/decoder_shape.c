@@ -246,9 +246,9 @@ tess_status decoder_token_check(const decoder *d, int32_t token) {
 tess_status decoder_batch_check(const model *m, const void *batch) {
     const decoder *d = m->own;
     const int32_t *tokens = lm_tokens((void *)(uintptr_t)batch);
-    if (((const model_batch *)batch)->packed && m->o->t->mem != TESS_MEM_HOST)
-        return tess_fail(TESS_E_UNSUPPORTED, "%s: a batch that is packed, which attention on a device does not know",
-                         m->t->name);
+    if (((const model_batch *)batch)->packed && m->o->t->mem != TESS_MEM_HOST && !m->options.packs)
+        return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: a batch is packed, the model was made for others", m->t->name,
+                         m->o->t->name);
     OPS_TRY(check_head(d, batch));
     for (int64_t i = 0; !d->family->bytes && i < d->batch * (d->time + 1); i++)
         OPS_TRY(decoder_token_check(d, lm_token(tokens[i])));

@@ -38,6 +38,32 @@ static inline int64_t device_feed_width(const decoder *d) {
     return (1 + d->gated) * d->hidden;
 }
 
+/* ---- device_lora.c: adapters, and matrices that rest in another dtype than products read -------------- */
+/** What the scratch of a layer's products begins with; 0: nothing. */
+uint64_t device_lora_bytes(const decoder *);
+/** What follows it: the library's workspace. */
+void *device_workspace(const decoder_chunk *);
+static inline int device_adapts(const decoder *d, int place) {
+    return d->m->options.lora.rank && d->adapter[place] >= 0;
+}
+/** Rows of a matrix that rests as `kind`, or with ids those, as products read them. */
+tess_status device_widen(const decoder *, uint32_t kind, const void *from, const int32_t *ids, uint64_t rows,
+                         uint64_t width, void *out);
+/** The matrix at `place` as products read it, for the next product alone. */
+tess_status device_matrix(const decoder_chunk *, int place, int64_t outputs, int64_t inputs, const void **out);
+typedef struct { /* a product of the layer; x[rows, inputs] and y[rows, outputs] or their gradients, y's rows `pitch`
+                    apart */
+    int place;
+    int64_t rows, inputs, outputs, pitch;
+    const void *x, *y;
+} device_adapted;
+/** y += what the adapter at `place` makes of x. No adapter: nothing; so the next two. */
+tess_status device_adapt(const decoder_chunk *, const device_adapted *);
+/** dx += its part of x's gradient. */
+tess_status device_adapt_input(const decoder_chunk *, const device_adapted *);
+/** The gradients of its parameters. */
+tess_status device_adapt_weights(const decoder_chunk *, const device_adapted *);
+
 /* ---- device_ends.c: the first block and the last ----------------------------------------------------- */
 void device_measure_embed(const decoder *, model_block *);
 void device_measure_head(decoder *, model_block *);
@@ -45,6 +71,9 @@ void device_measure_head(decoder *, model_block *);
 /* ---- device.c ----------------------------------------------------------------------------------------- */
 tess_status device_create(model *);
 void device_destroy(model *);
+
+/** The rows' places in their documents, in `out`; null: the batch is not packed. */
+tess_status device_places(const model *, const tess_block_call *, int32_t *out, const int32_t **places);
 
 /* ---- device_sequence.c: a pass over one position, if the batch asks for one ----------------------------- */
 tess_status device_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */

@@ -39,6 +39,8 @@ static beside last_of(const decoder *d, int half) {
 
 /* Adjacent matrices count as one matrix. They are adjacent if they lie in one unit without gaps. */
 static beside as_few(const decoder *d, const beside *b, const void *const *at, uint64_t elem) {
+    if (decoder_widens(d, d->m->options.lora.matrices))
+        return *b;
     for (int32_t i = 1; i < b->n; i++) {
         const char *before = at[d->at[b->place[i - 1]]];
         if (!before || before + (uint64_t)(b->width[i - 1] * b->inputs) * elem != at[d->at[b->place[i]]])
@@ -58,7 +60,31 @@ static int is_one_bias(const decoder_chunk *c, const beside *b) {
 }
 
 static tess_status multiply(const decoder_chunk *c, const ops_factors *f) {
-    return device_of(c->d->m)->t->product(c->d->m->o, f, c->z.inner);
+    return device_of(c->d->m)->t->product(c->d->m->o, f, device_workspace(c));
+}
+
+typedef tess_status (*adapting)(const decoder_chunk *, const device_adapted *);
+
+static int has_adapters(const decoder *d, const beside *b) {
+    int has = 0;
+    for (int32_t i = 0; i < b->n; i++)
+        has |= device_adapts(d, b->place[i]);
+    return has;
+}
+
+/* x: of all the products, or its gradient; y: of the first. */
+static tess_status adapt(const decoder_chunk *c, const beside *b, adapting one, const void *x, const void *y) {
+    for (int64_t i = 0, at = 0; i < b->n; at += b->width[i++]) {
+        device_adapted a = { b->place[i],
+                             (int64_t)device_rows_of(c->d->m, c->call).rows,
+                             b->inputs,
+                             b->width[i],
+                             b->all,
+                             x,
+                             decoder_at(c->d, y, at) };
+        OPS_TRY(one(c, &a));
+    }
+    return TESS_OK;
 }
 
 /* `with` says what follows the product and its bias, and whether the result is added. */
@@ -67,11 +93,11 @@ static tess_status product(const decoder_chunk *c, beside of, const void *x, voi
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = *with;
         f.rows = (int64_t)device_rows_of(c->d->m, c->call).rows, f.columns = b.width[i], f.depth = b.inputs, f.a = x;
-        f.b = decoder_weight(c, b.place[i]), f.turn_b = 1, f.y = decoder_at(c->d, y, at), f.y_pitch = b.all;
-        f.bias = decoder_weight(c, b.bias[i]);
+        f.turn_b = 1, f.y = decoder_at(c->d, y, at), f.y_pitch = b.all, f.bias = decoder_weight(c, b.bias[i]);
+        OPS_TRY(device_matrix(c, b.place[i], f.columns, f.depth, &f.b));
         OPS_TRY(multiply(c, &f));
     }
-    return TESS_OK;
+    return adapt(c, &of, device_adapt, x, y);
 }
 
 static tess_status input_gradient(const decoder_chunk *c, beside of, const void *dy, void *dx,
@@ -80,10 +106,11 @@ static tess_status input_gradient(const decoder_chunk *c, beside of, const void 
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = *with;
         f.rows = c->rows, f.columns = b.inputs, f.depth = b.width[i], f.a = decoder_at(c->d, dy, at), f.a_pitch = b.all;
-        f.b = decoder_weight(c, b.place[i]), f.y = dx, f.add = i > 0;
+        f.y = dx, f.add = i > 0;
+        OPS_TRY(device_matrix(c, b.place[i], f.depth, f.columns, &f.b));
         OPS_TRY(multiply(c, &f));
     }
-    return TESS_OK;
+    return adapt(c, &of, device_adapt_input, dx, dy);
 }
 
 static tess_status weight_gradient(const decoder_chunk *c, beside of, const void *x, const void *dy) {
@@ -94,7 +121,7 @@ static tess_status weight_gradient(const decoder_chunk *c, beside of, const void
         f.add = !c->d->m->stores_grads;
         OPS_TRY(f.y ? multiply(c, &f) : TESS_OK);
     }
-    return TESS_OK;
+    return adapt(c, &of, device_adapt_weights, x, dy);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------- */
@@ -128,11 +155,14 @@ static void *feed_of(const decoder_chunk *c) {
 /* The product applies GELU itself, and keeps GELU's input for backward. */
 static tess_status project(decoder_chunk *c, int half) {
     const decoder *d = c->d;
-    int is_feed = half == DECODER_FEED, gelu = is_feed && !d->gated;
-    ops_factors with = { .gelu = gelu };
-    with.before = gelu && c->call->saved ? c->k.up : NULL;
-    void *y = gelu ? c->z.wide : is_feed ? feed_of(c) : device_view_of(c->l, c->call, c->k.qkv).rows;
-    return product(c, first_of(d, half), c->z.normal, y, &with);
+    beside of = first_of(d, half);
+    int is_feed = half == DECODER_FEED, gelu = is_feed && !d->gated, apart = gelu && has_adapters(d, &of);
+    ops_factors with = { .gelu = gelu && !apart };
+    with.before = with.gelu && c->call->saved ? c->k.up : NULL;
+    void *y = with.gelu ? c->z.wide : is_feed ? feed_of(c) : device_view_of(c->l, c->call, c->k.qkv).rows;
+    OPS_TRY(product(c, of, c->z.normal, y, &with));
+    uint64_t elems = device_rows_of(d->m, c->call).rows * (uint64_t)d->hidden;
+    return apart ? device_of(d->m)->t->gelu(d->m->o, y, c->z.wide, elems) : TESS_OK;
 }
 
 /* Describes the turning of queries and keys by their positions; with `back` it turns their gradients back. */
@@ -167,6 +197,16 @@ static tess_status normalise_after(const decoder_chunk *c, int half) {
     return device_of(d->m)->t->norm(d->m->o, &n);
 }
 
+/* Attention's scratch, behind the rows' places where documents share samples. */
+static tess_status attention_scratch(const decoder_chunk *c, device_view *v, void **out) {
+    const model *m = c->d->m;
+    char *at = c->z.inner;
+    if (m->options.packs)
+        OPS_TRY(device_places(m, c->call, decoder_cut(&at, device_of(m)->ids_bytes), &v->shape.places));
+    *out = at;
+    return TESS_OK;
+}
+
 static tess_status attend(decoder_chunk *c) {
     const device_decoder *g = device_of(c->d->m);
     device_view v = device_view_of(c->l, c->call, c->k.qkv);
@@ -174,7 +214,9 @@ static tess_status attend(decoder_chunk *c) {
     ops_head_norm heads = heads_of(c, v.rows);
     OPS_TRY(c->d->head_norms ? g->t->head_norm(c->d->m->o, &heads) : TESS_OK);
     OPS_TRY(c->d->rotary ? g->t->rotate(c->d->m->o, &turn) : TESS_OK);
-    return g->t->attention(c->d->m->o, &v.shape, v.all, c->k.attended, c->k.lse, c->z.inner);
+    void *scratch;
+    OPS_TRY(attention_scratch(c, &v, &scratch));
+    return g->t->attention(c->d->m->o, &v.shape, v.all, c->k.attended, c->k.lse, scratch);
 }
 
 /* The same launch computes the second normalisation, and the sum to which the layer's last product adds. */
@@ -277,9 +319,12 @@ static tess_status activate_backward(decoder_chunk *c) {
         z->dy = z->masked2;
     }
     ops_factors with = { 0 };
-    if (!d->gated)
+    int apart = has_adapters(d, &down);
+    if (!d->gated && !apart)
         with.through = c->k.up, with.again = z->wide;
     OPS_TRY(input_gradient(c, down, z->dy, d->gated ? z->wide : z->dfeed, &with));
+    if (!d->gated && apart)
+        OPS_TRY(g->t->gelu_backward(m->o, c->k.up, z->dfeed, z->dfeed, z->wide, g->rows.rows * (uint64_t)d->hidden));
     if (d->gated)
         OPS_TRY(g->t->swiglu_backward(m->o, c->k.gate, z->wide, z->dfeed, z->wide, g->rows.rows, (uint64_t)d->hidden,
                                       d->gelu));
@@ -296,8 +341,10 @@ static tess_status attend_backward(decoder_chunk *c) {
     ops_rotation back = rotation_of(c, z->wide, 1);
     OPS_TRY(weight_gradient(c, out, c->k.attended, z->dattention));
     OPS_TRY(input_gradient(c, out, z->dattention, z->d2, &(ops_factors){ 0 }));
+    void *scratch;
+    OPS_TRY(attention_scratch(c, &v, &scratch));
     OPS_TRY(g->t->attention_backward(m->o, &v.shape, c->k.qkv, c->k.attended, c->k.lse, z->d2, z->wide,
-                                     d->rotary ? &back : NULL, z->inner));
+                                     d->rotary ? &back : NULL, scratch));
     ops_head_norm heads = heads_of(c, z->wide);
     if (!d->head_norms)
         return TESS_OK;

@@ -68,16 +68,34 @@ static void judge_state(check *c, const tess_grain *g, uint32_t k) {
         check_that(c, strcmp(g->state[i].name, x->name) != 0, "two states have the name %s", x->name);
 }
 
+static void judge_matrix(check *c, const tess_param_view *p, const tess_grain *g) {
+    unsigned long long elems = p->elems;
+    if (g->grain != TESS_GRAIN_MATRIX) {
+        check_that(c, !g->rows && !g->cols && !g->scratch_bytes && !g->whole,
+                   "describe of %llu elements states a matrix beside another grain", elems);
+        return;
+    }
+    check_that(c, g->rows && g->cols && g->cols <= p->elems / g->rows && p->elems % (g->rows * g->cols) == 0,
+               "describe of %llu elements states matrices of %llu rows and %llu columns, of which it is no stack",
+               elems, (unsigned long long)g->rows, (unsigned long long)g->cols);
+    check_that(c, TESS_CAN(tess_optimizer_ops, ops, matrix) && TESS_CAN(tess_optimizer_ops, ops, step) && !g->kernel,
+               "states the grain of a matrix, and has no step and matrix, or names a kernel");
+    for (uint32_t k = 0; k < 32; k++)
+        check_that(c, !(g->whole >> k & 1) || (k < g->n_states && g->state[k].dtype == TESS_F32),
+                   "states that state %u travels with the update, and it is none of fp32", k);
+}
+
 static void judge(check *c, const tess_param_view *p, const tess_grain *g) {
     unsigned long long elems = p->elems;
-    check_that(c, g->grain == TESS_GRAIN_ELEMENT || g->grain == TESS_GRAIN_BLOCK,
+    check_that(c, g->grain >= TESS_GRAIN_ELEMENT && g->grain <= TESS_GRAIN_MATRIX,
                "describe of %llu elements states grain %u, which is none", elems, g->grain);
     if (g->grain == TESS_GRAIN_BLOCK)
         check_that(c, g->block && g->block <= TESS_BLOCK_MOST && !(g->block & (g->block - 1)),
                    "describe of %llu elements states blocks of %u, expected a power of two up to %d", elems, g->block,
                    TESS_BLOCK_MOST);
     else
-        check_that(c, !g->block, "describe of %llu elements states a block beside the grain of an element", elems);
+        check_that(c, !g->block, "describe of %llu elements states a block beside another grain", elems);
+    judge_matrix(c, p, g);
     check_that(c, g->kernel <= TESS_OPT_ADADELTA, "describe of %llu elements names kernel %u, which is none", elems,
                g->kernel);
     check_that(c, g->n_states <= TESS_STATES_MOST, "describe of %llu elements states %u states, expected up to %d",
@@ -217,6 +235,8 @@ typedef struct { /* a parameter with its gradient and states */
     tess_param_view param;
     tess_grain grain;
     guarded master, grad, state[TESS_STATES_MOST];
+    guarded update, scratch; /* of matrices */
+    uint32_t phase;          /* in which step_piece comes */
 } stepped;
 
 static uint64_t values_of(uint64_t elems, uint32_t every) {
@@ -236,6 +256,8 @@ static int stepped_new(check *c, int i, stepped *x) {
     judge(c, &x->param, &x->grain);
     x->master = guarded_new(c, 4 * x->param.elems);
     x->grad = guarded_new(c, 4 * x->param.elems);
+    x->update = guarded_new(c, 4 * x->param.elems);
+    x->scratch = guarded_new(c, x->grain.scratch_bytes);
     for (uint32_t k = 0; k < x->grain.n_states; k++) {
         x->state[k] = guarded_new(c, state_at(x, k, x->param.elems));
         memset(x->state[k].at, 0, x->state[k].bytes);
@@ -248,6 +270,8 @@ static int stepped_new(check *c, int i, stepped *x) {
 static void stepped_free(stepped *x) {
     free(x->master.base);
     free(x->grad.base);
+    free(x->update.base);
+    free(x->scratch.base);
     for (uint32_t k = 0; k < x->grain.n_states; k++)
         free(x->state[k].base);
 }
@@ -268,7 +292,12 @@ static tess_status step_piece(stepped *x, uint64_t step, uint64_t first, uint64_
                                .weight_decay = 0.1,
                                .momentum = 0.9,
                                .master = (float *)(void *)x->master.at + first,
-                               .grad = (const float *)(void *)x->grad.at + first };
+                               .grad = (const float *)(void *)x->grad.at + first,
+                               .phase = x->phase };
+    if (x->phase != TESS_PHASE_WHOLE)
+        p.update = (float *)(void *)x->update.at + first;
+    if (x->phase == TESS_PHASE_AFTER)
+        p.grad = NULL;
     for (uint32_t k = 0; k < x->grain.n_states; k++)
         p.state[k] = x->state[k].at + state_at(x, k, first);
     return ops->step(ctx, &p, e);
@@ -305,6 +334,124 @@ static void step_cut(check *c, stepped *x, uint64_t step, uint64_t grains, int b
     }
 }
 
+/* ---- whole matrices ---- */
+
+static void share_at_once(void *pool, uint64_t n, void (*fn)(void *user, uint64_t first, uint64_t n), void *user) {
+    (void)pool;
+    if (n)
+        fn(user, 0, n);
+}
+
+typedef struct {
+    void (*fn)(void *user, uint64_t first, uint64_t n);
+    void *user;
+    uint64_t first, n;
+} shared_part;
+
+static void *do_shared(void *arg) {
+    const shared_part *s = arg;
+    for (uint64_t i = s->n; i-- > 0;)
+        s->fn(s->user, s->first + i, 1);
+    return NULL;
+}
+
+/* Two threads, each part by itself, the last one first. */
+static void share_apart(void *pool, uint64_t n, void (*fn)(void *user, uint64_t first, uint64_t n), void *user) {
+    shared_part low = { fn, user, 0, n / 2 }, high = { fn, user, n / 2, n - n / 2 };
+    pthread_t thread;
+    (void)pool;
+    int started = pthread_create(&thread, NULL, do_shared, &low) == 0;
+    do_shared(&high);
+    if (started)
+        pthread_join(thread, NULL);
+    else
+        do_shared(&low);
+}
+
+static void guards_hold(check *c, const guarded *g, const char *what) {
+    for (uint64_t i = 0; i < GUARD; i++)
+        check_that(c, g->base[i] == CANARY && g->at[g->bytes + i] == CANARY, "matrix writes outside of %s", what);
+}
+
+/* Works on matrix `index`. What is in the scratch, and how the work is shared out, makes no difference. */
+static void work_on(check *c, stepped *x, uint64_t step, uint64_t index, int apart) {
+    const uint64_t at = index * x->grain.rows * x->grain.cols;
+    tess_error e = { .struct_size = sizeof e };
+    tess_optimizer_matrix m = { .struct_size = sizeof m,
+                                .param = &x->param,
+                                .index = index,
+                                .rows = x->grain.rows,
+                                .cols = x->grain.cols,
+                                .step = step,
+                                .momentum = 0.9,
+                                .update = (float *)(void *)x->update.at + at,
+                                .scratch = x->scratch.at,
+                                .share = apart ? share_apart : share_at_once };
+    for (uint32_t k = 0; k < x->grain.n_states; k++)
+        m.state[k] = x->grain.whole >> k & 1 ? (float *)(void *)x->state[k].at + at : NULL;
+    memset(x->scratch.at, apart ? 0xff : 0x11, x->scratch.bytes);
+    check_doing(c, "matrix");
+    tess_status s = ops->matrix(ctx, &m, &e);
+    check_doing(c, "");
+    check_that(c, s == TESS_OK, "matrix gave %s: %s", check_status(s), e.message);
+    guards_hold(c, &x->scratch, "its scratch");
+    guards_hold(c, &x->update, "its update");
+}
+
+/* Steps in pieces of so many grains; a matrix before and after its work as a whole. */
+static void step_phases(check *c, stepped *x, uint64_t step, uint64_t grains, int back) {
+    int of_matrix = x->grain.grain == TESS_GRAIN_MATRIX;
+    x->phase = of_matrix ? TESS_PHASE_BEFORE : TESS_PHASE_WHOLE;
+    step_cut(c, x, step, grains, back);
+    if (!of_matrix)
+        return;
+    for (uint64_t i = 0; i < x->param.elems / (x->grain.rows * x->grain.cols); i++)
+        work_on(c, x, step, i, back);
+    x->phase = TESS_PHASE_AFTER;
+    step_cut(c, x, step, grains, back);
+}
+
+static void step_at_once(check *c, stepped *x, uint64_t step) {
+    step_phases(c, x, step, x->param.elems, 0);
+}
+
+/* Nothing but the update of one matrix, and the states that travel with it, is written. */
+static void matrix_alone(check *c) {
+    int steps = 0;
+    open_optimizer(c);
+    for (int i = 0; i < SHAPES; i++) {
+        stepped x, before;
+        if (!stepped_new(c, i, &x) || !stepped_new(c, i, &before))
+            continue;
+        for (int k = 0; x.grain.grain == TESS_GRAIN_MATRIX && k < 2; k++) {
+            stepped *of = k ? &before : &x;
+            new_gradient(of, 1);
+            of->phase = TESS_PHASE_BEFORE;
+            step_cut(c, of, 1, of->param.elems, 0);
+        }
+        if (x.grain.grain == TESS_GRAIN_MATRIX) {
+            const uint64_t elems = x.grain.rows * x.grain.cols, last = x.param.elems / elems - 1;
+            check_thread_state thread;
+            check_thread_look(&thread);
+            work_on(c, &x, 1, last, 0);
+            const char *changed = check_thread_changed(&thread);
+            check_that(c, !changed, "matrix changes %s of the calling thread", changed);
+            untouched(c, &x.update, before.update.at, 4 * last * elems, 4 * (last + 1) * elems, "the update");
+            untouched(c, &x.master, before.master.at, 0, 0, "the parameter");
+            untouched(c, &x.grad, before.grad.at, 0, 0, "the gradient");
+            for (uint32_t k = 0; k < x.grain.n_states; k++)
+                untouched(c, &x.state[k], before.state[k].at,
+                          x.grain.whole >> k & 1 ? state_at(&x, k, last * elems) : 0,
+                          x.grain.whole >> k & 1 ? state_at(&x, k, (last + 1) * elems) : 0, x.grain.state[k].name);
+            steps++;
+        }
+        stepped_free(&x);
+        stepped_free(&before);
+    }
+    if (!steps)
+        check_skip(c, "steps no whole matrix");
+}
+
 /* Skips the check if the device's kernels do all steps. */
 static void has_steps(check *c, int steps) {
     if (!steps)
@@ -323,8 +470,8 @@ static void cut_anywhere(check *c) {
             for (uint64_t step = 1; step <= STEPS; step++) {
                 new_gradient(&whole, step);
                 new_gradient(&cut, step);
-                must_step(c, &whole, step, 0, whole.param.elems);
-                step_cut(c, &cut, step, cuts[k], k % 2);
+                step_at_once(c, &whole, step);
+                step_phases(c, &cut, step, cuts[k], k % 2);
                 same(c, &whole, &cut, "cut");
             }
             stepped_free(&whole);
@@ -349,27 +496,37 @@ static void *step_share(void *arg) {
     return NULL;
 }
 
-static void several_threads(check *c) {
+static void step_shares(check *c, stepped *x, uint64_t step) {
     enum { THREADS = 4 };
+    uint64_t elems = x->param.elems, grain = grain_of(x), part = (elems / THREADS + grain) / grain * grain;
+    pthread_t thread[THREADS];
+    share s[THREADS];
+    for (uint64_t i = 0; i < THREADS; i++) {
+        uint64_t first = i * part < elems ? i * part : elems;
+        s[i] = (share){ x, step, first, first + part < elems ? part : elems - first, TESS_OK };
+        check_that(c, pthread_create(&thread[i], NULL, step_share, &s[i]) == 0, "cannot start a thread");
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(thread[i], NULL);
+        check_that(c, s[i].status == TESS_OK, "step from a thread gave %s", check_status(s[i].status));
+    }
+}
+
+static void several_threads(check *c) {
     stepped whole, cut;
     open_optimizer(c);
     if (!stepped_new(c, SHAPES - 1, &whole) || !stepped_new(c, SHAPES - 1, &cut))
         check_skip(c, "has no step of its own");
-    uint64_t elems = whole.param.elems, grain = grain_of(&whole), part = (elems / THREADS + grain) / grain * grain;
     for (uint64_t step = 1; step <= 20; step++) {
-        pthread_t thread[THREADS];
-        share s[THREADS];
         new_gradient(&whole, step);
         new_gradient(&cut, step);
-        must_step(c, &whole, step, 0, elems);
-        for (uint64_t i = 0; i < THREADS; i++) {
-            uint64_t first = i * part < elems ? i * part : elems;
-            s[i] = (share){ &cut, step, first, first + part < elems ? part : elems - first, TESS_OK };
-            check_that(c, pthread_create(&thread[i], NULL, step_share, &s[i]) == 0, "cannot start a thread");
-        }
-        for (int i = 0; i < THREADS; i++) {
-            pthread_join(thread[i], NULL);
-            check_that(c, s[i].status == TESS_OK, "step from a thread gave %s", check_status(s[i].status));
+        step_at_once(c, &whole, step);
+        cut.phase = cut.grain.grain == TESS_GRAIN_MATRIX ? TESS_PHASE_BEFORE : TESS_PHASE_WHOLE;
+        step_shares(c, &cut, step);
+        if (cut.phase == TESS_PHASE_BEFORE) {
+            work_on(c, &cut, step, 0, 1);
+            cut.phase = TESS_PHASE_AFTER;
+            step_shares(c, &cut, step);
         }
         same(c, &whole, &cut, "from four threads");
     }
@@ -391,9 +548,18 @@ static void nothing_else_written(check *c) {
         new_gradient(&x, 1);
         new_gradient(&before, 1);
         check_thread_look(&thread);
+        if (x.grain.grain == TESS_GRAIN_MATRIX) {
+            x.phase = TESS_PHASE_BEFORE;
+            must_step(c, &x, 1, first, n);
+            untouched(c, &x.master, before.master.at, 0, 0, "the parameter, before");
+            untouched(c, &x.update, before.update.at, 4 * first, 4 * (first + n), "the update");
+            memcpy(before.update.at, x.update.at, x.update.bytes);
+            x.phase = TESS_PHASE_AFTER;
+        }
         must_step(c, &x, 1, first, n);
         const char *changed = check_thread_changed(&thread);
         check_that(c, !changed, "step changes %s of the calling thread", changed);
+        untouched(c, &x.update, before.update.at, 0, 0, "the update, after");
         untouched(c, &x.grad, before.grad.at, 0, 0, "the gradient");
         untouched(c, &x.master, before.master.at, 4 * first, 4 * (first + n), "the parameter");
         for (uint32_t k = 0; k < x.grain.n_states; k++)
@@ -408,11 +574,8 @@ static void nothing_else_written(check *c) {
 }
 
 const check_case check_cases_optimizer[] = {
-    { "same_on_all_ranks", 3, same_on_all_ranks, 0, 0 },
-    { "descriptions", 1, descriptions, 0, 1 },
-    { "longer_structs", 1, longer_structs, 0, 0 },
-    { "nothing_else_written", 1, nothing_else_written, 0, 0 },
-    { "cut_anywhere", 1, cut_anywhere, 0, 0 },
-    { "several_threads", 1, several_threads, 0, 0 },
-    { 0 },
+    { "same_on_all_ranks", 3, same_on_all_ranks, 0, 0 }, { "descriptions", 1, descriptions, 0, 1 },
+    { "longer_structs", 1, longer_structs, 0, 0 },       { "nothing_else_written", 1, nothing_else_written, 0, 0 },
+    { "cut_anywhere", 1, cut_anywhere, 0, 0 },           { "several_threads", 1, several_threads, 0, 0 },
+    { "matrix_alone", 1, matrix_alone, 0, 0 },           { 0 },
 };

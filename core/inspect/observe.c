@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A program reads these of a running engine: the ledger, the trace, the statistics. */
-#include "state.h"
+#include "engine/state.h"
 
 #include "kernels/norm.h"
 #include <tessera/inspect.h>

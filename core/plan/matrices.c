@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "matrices.h"
+
+#include "base/hash.h"
+#include "base/status.h"
+
+#include <stdlib.h>
+
+double tess__matrix_work(const tess__matrix *m) {
+    double short_side = (double)(m->rows < m->cols ? m->rows : m->cols);
+    return (double)m->rows * (double)m->cols * short_side;
+}
+
+static int most_work_first(const void *a, const void *b) {
+    const tess__matrix *x = *(tess__matrix *const *)a, *y = *(tess__matrix *const *)b;
+    double one = tess__matrix_work(x), two = tess__matrix_work(y);
+    return one != two ? (one < two ? 1 : -1) : (x > y) - (x < y);
+}
+
+static int32_t least_loaded(const double *load, int32_t ranks) {
+    int32_t best = 0;
+    for (int32_t r = 1; r < ranks; r++)
+        if (load[r] < load[best])
+            best = r;
+    return best;
+}
+
+/* Loads go on from one unit to the next, so that a rank with little work in one has more in another. */
+static tess_status choose_owners(tess__layout *l, int32_t ranks) {
+    double *load = calloc((size_t)ranks, sizeof *load);
+    tess__matrix **order = calloc((size_t)l->n_matrices + 1, sizeof(tess__matrix *));
+    for (int32_t u = 0; load && order && u < l->n_units; u++) {
+        int32_t n = 0;
+        for (int32_t i = 0; i < l->n_matrices; i++)
+            if (l->groups[l->matrices[i].group].unit == u)
+                order[n++] = &l->matrices[i];
+        qsort(order, (size_t)n, sizeof(tess__matrix *), most_work_first);
+        for (int32_t i = 0; i < n; i++) {
+            order[i]->owner = least_loaded(load, ranks);
+            load[order[i]->owner] += tess__matrix_work(order[i]);
+        }
+    }
+    tess_status s = load && order ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the owners of matrices");
+    free(load);
+    free(order);
+    return s;
+}
+
+static tess_status grain_of(const tess__model *m, const tess__setup *s, const tess__layout *l, int32_t at,
+                            const tess__param **p, tess_grain *g) {
+    *p = &m->params[l->order[at]];
+    return tess__param_step(s, *p, g);
+}
+
+static tess_status count_matrices(const tess__model *m, const tess__setup *s, const tess__layout *l, uint64_t *n) {
+    const tess__param *p;
+    tess_grain g;
+    *n = 0;
+    for (int32_t i = 0; i < l->n_order; i++)
+        if (tess__steps_matrices(&l->groups[m->params[l->order[i]].group])) {
+            TRY(grain_of(m, s, l, i, &p, &g));
+            *n += p->elems / (g.rows * g.cols);
+        }
+    return *n < INT32_MAX ? TESS_OK : tess__fail(TESS_E_UNSUPPORTED, "the model has too many matrices");
+}
+
+static tess_status list_group(const tess__model *m, const tess__setup *s, tess__layout *l, int32_t index) {
+    tess__group *group = &l->groups[index];
+    const tess__param *p;
+    tess_grain g;
+    group->first_matrix = l->n_matrices;
+    for (int32_t i = group->first_param; i < group->first_param + group->n_params; i++) {
+        TRY(grain_of(m, s, l, i, &p, &g));
+        for (uint64_t k = 0; k < p->elems / (g.rows * g.cols); k++)
+            l->matrices[l->n_matrices++] = (tess__matrix){ .param = l->order[i],
+                                                           .group = index,
+                                                           .index = k,
+                                                           .at = p->offset + k * g.rows * g.cols,
+                                                           .rows = g.rows,
+                                                           .cols = g.cols,
+                                                           .scratch_bytes = g.scratch_bytes };
+        group->scratch_bytes = g.scratch_bytes > group->scratch_bytes ? g.scratch_bytes : group->scratch_bytes;
+    }
+    group->n_matrices = l->n_matrices - group->first_matrix;
+    return TESS_OK;
+}
+
+tess_status tess__matrices_list(const tess__model *m, const tess__setup *s, tess__layout *l) {
+    uint64_t n;
+    TRY(count_matrices(m, s, l, &n));
+    if (!n)
+        return TESS_OK;
+    l->matrices = calloc(n, sizeof *l->matrices);
+    if (!l->matrices)
+        return tess__fail(TESS_E_NOMEM, "no memory for %llu matrices", (unsigned long long)n);
+    for (int32_t g = 0; g < l->n_groups; g++)
+        if (tess__steps_matrices(&l->groups[g]))
+            TRY(list_group(m, s, l, g));
+    return choose_owners(l, s->shard_ranks);
+}
+
+void tess__matrices_balance(const tess__layout *l, int32_t shard_ranks, int32_t group, double *most, double *all) {
+    *most = *all = 0;
+    for (int32_t r = 0; r < shard_ranks; r++) {
+        double own = 0;
+        for (int32_t i = 0; i < l->n_matrices; i++)
+            if (l->matrices[i].owner == r && (group < 0 || l->matrices[i].group == group))
+                own += tess__matrix_work(&l->matrices[i]);
+        *most = own > *most ? own : *most;
+        *all += own;
+    }
+}
+
+uint64_t tess__matrices_hash(const tess__layout *l, int32_t group) {
+    const tess__group *g = &l->groups[group];
+    uint64_t h = tess__hash_u64(TESS__HASH_START, (uint64_t)g->n_matrices);
+    for (int32_t i = g->first_matrix; i < g->first_matrix + g->n_matrices; i++) {
+        h = tess__hash_u64(h, l->matrices[i].at);
+        h = tess__hash_u64(h, l->matrices[i].rows);
+        h = tess__hash_u64(h, (uint64_t)(uint32_t)l->matrices[i].owner);
+    }
+    return h;
+}

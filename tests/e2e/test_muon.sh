@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 200
+# processors: 2
+# Whole matrices. Deterministic, muon has one digest on 1, 2, 3, 4, 6 and 8 ranks, with a clipped step and with the step in
+# its pass, and per W one over strategies, units, offload, prefetch and a rank killed. The bytes are as planned; the peak is at
+# most AdamW's, less a state, with the scratch of the largest matrix. What cannot be is one line. What every plugin shows is
+# in test_optimizers.
+. "$SOURCE/tests/e2e/lib.sh"
+[ -f "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skip: comm-gloo is not built here"; exit 77; }
+"$TESSERA" train --help 2> /dev/null | grep -q gpt || { echo "skip: the reference models are not built here"; exit 77; }
+export TESSERA_LOG=error TESSERA_DETERMINISTIC=1
+head -c 20000 "$SOURCE/README.md" > text
+gpt="gpt --data text --layers 2 --width 72 --heads 2 --context 16 --batch 1 --steps 3"
+field() { sed -n 's/.*"'"$1"'":"\{0,1\}\([^",}]*\).*/\1/p' <<< "$line"; }
+# trains OPTION…: digest in $digest; planned equals measured.
+trains() {
+  # shellcheck disable=SC2086
+  "$TESSERA" train $gpt --quiet --json --optimizer muon "$@" > out 2> err || fail "exit code $?: train $*: $(head -c 600 err)"
+  line=$(tail -n 1 out)
+  digest=$(field params_digest)
+  [ "$(field peak_device_bytes)" = "$(field planned_peak_device_bytes)" ] || fail "planned differs: $*: $line"
+  [ "$(field peak_host_bytes)" = "$(field planned_peak_host_bytes)" ] || fail "planned differs on the host: $*: $line"
+  case "$(field step_allocations)" in 0 | null) ;; *) fail "allocations in a step: $*: $line" ;; esac
+}
+same() {
+  trains "$@"
+  [ "$digest" = "$first" ] || fail "$* gives $digest, not $first"
+}
+for clip in 0 0.5; do
+  trains --clip $clip --accum 24
+  first=$digest
+  same --clip $clip -n 2 --accum 12 --sync each
+  same --clip $clip -n 3 --accum 8 --sync end
+  same --clip $clip -n 4 --accum 6 --sync each
+  same --clip $clip -n 6 --accum 4 --sync end
+  same --clip $clip -n 8 --accum 3 --sync each
+done
+trains --clip 0 -n 3
+first=$digest
+for how in "--wrap none" "--strategy none" "--strategy grad_op" "--prefetch 0" "--threads 2" "--activations recompute"; do
+  # shellcheck disable=SC2086
+  same --clip 0 -n 3 $how
+done
+[ ! -e "$BUILD/plugins/libtessera-offload-cpu.so" ] || same --clip 0 -n 3 --offload cpu
+
+# bytes OPTIMIZER OPTION…: planned peak and bytes of states, in $peak and $states.
+bytes() {
+  "$TESSERA" plan "${@:2}" --optimizer "$1" --json > out 2> err || fail "plan $*: $(cat err)"
+  states=$(sed -n 's/.*"event":"unit".*"state_bytes":\([0-9]*\).*/\1/p' out | paste -sd+ | bc)
+  peak=$(tail -n 1 out | sed -n 's/.*"planned_peak_device_bytes":\([0-9]*\).*/\1/p')
+}
+# scratch: of a matrix of so many rows and columns, as newton_schulz_bytes has it.
+for case in "gpt 512 128" "llama 384 128" "mnist 128 9216"; do
+  read -r model rows cols <<< "$case"
+  for w in 1 2 4; do
+    for clip in 0 1; do
+      bytes adamw $model --ranks $w --clip $clip
+      adamw=$peak all=$states
+      bytes muon $model --ranks $w --clip $clip
+      least=$((rows < cols ? rows : cols))
+      [ "$peak" -le $((adamw - (all - states) + 4 * (rows * cols + 2 * least * least))) ] ||
+        fail "$model on $w, clip $clip: muon $peak, adamw $adamw, states $states of $all"
+    done
+  done
+done
+# Where matrices are the peak, their category says so.
+"$TESSERA" plan mnist --optimizer muon --ranks 1 > out
+grep -q '^  optimizer scratch  *[0-9.]* [KM]iB' out || fail "no line of the scratch: $(head -20 out)"
+# A device whose collectives do not reach the host's memory.
+# shellcheck disable=SC2086
+expect 0 "$TESSERA" plan $gpt --optimizer muon:scale=original,momentum=0.9,nesterov=no
+# shellcheck disable=SC2086
+expect 3 "$TESSERA" train $gpt --quiet --optimizer muon:steps=0
+grep -q "muon" err || fail "steps=0: $(cat err)"

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Who owns which matrix, and the programs of a step with them. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+
+#include "core/plan/matrices.h"
+#include "tests/unit/plan_fixture.h"
+
+enum { LAYERS = 12, MATRICES = 4 };
+/* The weights of a layer of width 64; the last one is a stack of two. */
+static const struct {
+    const char *name;
+    uint64_t rows, cols, stack;
+} weights[MATRICES] = { { "qkv", 192, 64, 1 }, { "proj", 64, 64, 1 }, { "fc", 256, 64, 1 }, { "mlp", 32, 256, 2 } };
+
+static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags, tess_grain *out, tess_error *e) {
+    tess_grain g = { .grain = TESS_GRAIN_ELEMENT,
+                     .kernel = TESS_OPT_ADAMW,
+                     .n_states = 2,
+                     .state = { { TESS_F32, 1, "m" }, { TESS_F32, 1, "v" } } };
+    (void)ctx, (void)flags, (void)e;
+    for (int i = 0; i < MATRICES; i++)
+        if (strstr(p->name, weights[i].name))
+            g = (tess_grain){ .grain = TESS_GRAIN_MATRIX,
+                              .n_states = 1,
+                              .state = { { TESS_F32, 1, "m" } },
+                              .rows = weights[i].rows,
+                              .cols = weights[i].cols,
+                              .scratch_bytes = 4 * weights[i].rows };
+    TESS_GIVE(out, &g);
+    return TESS_OK;
+}
+
+static tess_status no_step(void *ctx, const tess_optimizer_piece *p, tess_error *e) {
+    (void)ctx, (void)p, (void)e;
+    return TESS_OK;
+}
+
+static tess_status no_matrix(void *ctx, const tess_optimizer_matrix *m, tess_error *e) {
+    (void)ctx, (void)m, (void)e;
+    return TESS_OK;
+}
+
+static const tess_optimizer_ops stepping = {
+    .struct_size = sizeof stepping, .describe = describe, .step = no_step, .matrix = no_matrix
+};
+
+static void make(plan *p, int32_t ranks, uint32_t mem) {
+    char name[32];
+    plan_init(p, ranks);
+    p->setup.step = &stepping;
+    p->setup.step_name = "whole";
+    p->setup.optimizer = TESS__OPT_PLUGIN;
+    p->setup.env.mem = mem;
+    for (int l = 0; l < LAYERS; l++) {
+        snprintf(name, sizeof name, "h%d", l);
+        plan_scope(p, name);
+        for (int i = 0; i < MATRICES; i++) {
+            snprintf(name, sizeof name, "h%d.%s", l, weights[i].name);
+            assert_int_equal(plan_param(p, name, (int64_t)(weights[i].rows * weights[i].cols * weights[i].stack), 0),
+                             TESS_OK);
+        }
+        snprintf(name, sizeof name, "h%d.bias", l);
+        assert_int_equal(plan_param(p, name, 64, 0), TESS_OK);
+    }
+}
+
+/* Each matrix lies where its parameter does, has one owner, and no rank has much more to do than another. */
+static void test_matrices__each_has_an_owner_and_the_work_is_even(void **state) {
+    (void)state;
+    for (int32_t ranks = 1; ranks <= 8; ranks++) {
+        plan p;
+        double most, all, one_most, one_all;
+        make(&p, ranks, TESS_MEM_HOST);
+        plan_layout(&p);
+        const tess__layout *l = &p.layout;
+        assert_int_equal(l->n_matrices, LAYERS * (MATRICES + 1));
+        for (int32_t i = 0; i < l->n_matrices; i++) {
+            const tess__matrix *m = &l->matrices[i];
+            const tess__param *of = &p.model.params[m->param];
+            assert_true(m->owner >= 0 && m->owner < ranks);
+            assert_int_equal(m->at, of->offset + m->index * m->rows * m->cols);
+            assert_int_equal(m->group, of->group);
+            assert_true((m->index + 1) * m->rows * m->cols <= of->elems);
+        }
+        tess__matrices_balance(l, ranks, -1, &most, &all);
+        assert_true(most * ranks <= 1.15 * all);
+        tess__matrices_balance(l, ranks, 0, &one_most, &one_all);
+        assert_true(one_all > 0 && one_all * LAYERS == all && one_most <= most);
+        assert_int_equal(l->groups[0].scratch_bytes, 4 * 256);
+        plan_free(&p);
+    }
+}
+
+/* The same on every rank, since it comes from the layout alone; and part of the program's hash. */
+static void test_matrices__owners_are_in_the_hash(void **state) {
+    (void)state;
+    plan p, q;
+    make(&p, 3, TESS_MEM_HOST);
+    make(&q, 3, TESS_MEM_HOST);
+    plan_layout(&p);
+    plan_layout(&q);
+    for (int32_t i = 0; i < p.layout.n_matrices; i++)
+        assert_int_equal(p.layout.matrices[i].owner, q.layout.matrices[i].owner);
+    assert_int_equal(tess__compile_other(&p.compiler, TESS__PASS_STEP, &p.program), TESS_OK);
+    assert_int_equal(tess__compile_other(&q.compiler, TESS__PASS_STEP, &q.program), TESS_OK);
+    assert_true(p.program.hash == q.program.hash);
+    q.layout.matrices[0].owner = (q.layout.matrices[0].owner + 1) % 3;
+    assert_int_equal(tess__compile_other(&q.compiler, TESS__PASS_STEP, &q.program), TESS_OK);
+    assert_true(p.program.hash != q.program.hash);
+    plan_free(&p);
+    plan_free(&q);
+}
+
+/* The most updates that live at once, and the most collectives in flight, of a step. */
+static void count_beside(const tess__program *p, int *updates, int *flying) {
+    int alive = 0, posted = 0;
+    *updates = *flying = 0;
+    for (int32_t i = 0; i < p->n_instrs; i++) {
+        const tess__instr *in = &p->instrs[i];
+        if ((in->op == TESS__ALLOC || in->op == TESS__FREE) && p->buffers[in->buffer].role == TESS__UPDATE)
+            alive += in->op == TESS__ALLOC ? 1 : -1;
+        posted += in->op == TESS__COLLECT || in->op == TESS__RETURN;
+        posted -= in->op == TESS__COLLECT_WAIT || in->op == TESS__RETURN_WAIT;
+        if (in->op == TESS__MATRIX && posted > *flying)
+            *flying = posted;
+        *updates = alive > *updates ? alive : *updates;
+    }
+    assert_int_equal(alive, 0);
+    assert_int_equal(posted, 0);
+}
+
+/* While owners work on one unit, the updates of the next come and the results of the last go; in turn nothing does. */
+static void test_matrices__travel_beside_the_work(void **state) {
+    (void)state;
+    plan p;
+    int updates, flying;
+    make(&p, 4, TESS_MEM_HOST);
+    plan_layout(&p);
+    assert_int_equal(tess__compile_other(&p.compiler, TESS__PASS_STEP, &p.program), TESS_OK);
+    count_beside(&p.program, &updates, &flying);
+    assert_int_equal(updates, 3);
+    assert_int_equal(flying, 2);
+    p.compiler.in_turn = 1;
+    assert_int_equal(tess__compile_other(&p.compiler, TESS__PASS_STEP, &p.program), TESS_OK);
+    count_beside(&p.program, &updates, &flying);
+    assert_int_equal(updates, 1);
+    assert_int_equal(flying, 0);
+    plan_free(&p);
+}
+
+static void test_matrices__a_device_out_of_the_hosts_reach_is_refused(void **state) {
+    (void)state;
+    plan p;
+    make(&p, 2, TESS_MEM_CUDA);
+    assert_int_equal(plan_wrap(&p, tess__wrap_scopes_open, ""), TESS_OK);
+    assert_int_equal(tess__layout_build(&p.model, &p.setup, p.unit, p.n_units, &p.layout), TESS_E_UNSUPPORTED);
+    assert_non_null(strstr(tess_last_error(), "optimizer whole steps whole matrices in host memory"));
+    plan_free(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_matrices__each_has_an_owner_and_the_work_is_even),
+        cmocka_unit_test(test_matrices__owners_are_in_the_hash),
+        cmocka_unit_test(test_matrices__travel_beside_the_work),
+        cmocka_unit_test(test_matrices__a_device_out_of_the_hosts_reach_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
