@@ -109,11 +109,7 @@ static void onednn_describe(const ops *o, char *out, size_t bytes) {
     if (c->n_plain)
         snprintf(plain, sizeof plain, ", %d plain", c->n_plain);
     snprintf(out, bytes, "oneDNN %d.%d.%d %s, %d threads%s%s", v->major, v->minor, v->patch,
-             isa_name((int)dnnl_get_effective_cpu_isa()), o->threads,
-             o->fp16                 ? OPS_FP16_AS_FP32
-             : o->bf16 && !c->halves ? OPS_BF16_AS_FP32
-                                     : halves,
-             plain);
+             isa_name((int)dnnl_get_effective_cpu_isa()), o->threads, c->halves ? halves : ops_as_fp32(o), plain);
 }
 
 /* ---- linear: three products on plain layouts ----------------------------------------------------- */

@@ -45,10 +45,7 @@ static void plain_destroy(ops *o) {
 }
 
 static void plain_describe(const ops *o, char *out, size_t bytes) {
-    snprintf(out, bytes, "plain, %d threads%s", o->threads,
-             o->bf16   ? OPS_BF16_AS_FP32
-             : o->fp16 ? OPS_FP16_AS_FP32
-                       : "");
+    snprintf(out, bytes, "plain, %d threads%s", o->threads, ops_as_fp32(o));
 }
 
 uint64_t ops_plain_weights_scratch(const ops *o, uint64_t elems) {

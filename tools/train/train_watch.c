@@ -24,10 +24,9 @@ static tess_status open_csv(train_run *r) {
         return tess_fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
     setvbuf(r->watch.csv, NULL, _IOLBF, 0); /* line buffered, for programs that follow the file */
     if (!r->joins)
-        fprintf(
-            r->watch.csv,
-            "step,loss,lr,seconds,%s_per_second,validation_loss,grad_norm,flop_utilisation,loss_scale,overflows\n",
-            r->task.unit);
+        fprintf(r->watch.csv,
+                "step,loss,lr,seconds,%s_per_second,validation_loss,grad_norm,flop_utilisation,loss_scale,overflows\n",
+                r->task.unit);
     return TESS_OK;
 }
 
@@ -102,7 +101,7 @@ static void put_scalars(train_run *r, const train_step_record *of) {
 
 static void note_scale(train_run *r) {
     tess_stats stats = { .struct_size = sizeof stats };
-    int known = train_output_shows(r) && tess_stats_get(r->t, &stats) == TESS_OK && stats.loss_scale > 0;
+    int known = tess_stats_get(r->t, &stats) == TESS_OK && stats.loss_scale > 0;
     r->watch.loss_scale = known ? stats.loss_scale : NAN;
     r->watch.skipped = known ? stats.n_overflows : 0;
 }

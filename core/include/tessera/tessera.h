@@ -260,10 +260,10 @@ typedef struct {
 TESS_API tess_status tess_step(tess *, const tess_optimizer_options *);
 TESS_API tess_status tess_grad_norm(tess *, float *out); /* [C] of the averaged gradient, same bits everywhere */
 TESS_API tess_status tess_grad_drop(tess *);             /* [C] skip this update */
-/** What backward multiplies the gradient of the loss by, where the precision scales losses (fp16): a power of two, the same
- * on all ranks; else 1. It changes in tess_step and tess_update alone, as PyTorch's GradScaler does. Everything that the
- * engine shows of gradients is unscaled: what tess_step and an optimizer of one's own see, norms, TESS_OF_GRAD. A step whose
- * gradients are not finite changes nothing but the scale, and counts as done, but not in bias corrections. */
+/** Returns the factor that backward gives the gradient of the loss, where the precision scales losses (fp16): a power of
+ * two, the same on all ranks; else 1. It changes in tess_step and tess_update alone, by the rules of PyTorch's GradScaler.
+ * All that the engine shows of gradients is unscaled: what tess_step and an optimizer of one's own see, norms, TESS_OF_GRAD. A
+ * step whose gradients are not finite changes nothing but the scale, and counts as done, but not in bias corrections. */
 TESS_API float tess_loss_scale(const tess *);
 /** Optimizer steps done, which bias correction counts. A checkpoint saves it with the moments; set it after tess_shard
  * on every rank alike, or a resumed run begins its bias correction anew. */

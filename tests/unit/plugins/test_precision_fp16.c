@@ -133,10 +133,56 @@ static void test_precision_fp16__bad_settings_are_one_line(void **state) {
     assert_non_null(strstr(tess_last_error(), "wire is \"fp64\", expected one of fp16|fp32"));
 }
 
+static tess_loss_scaling scaling_of(const char *selection) {
+    tess__plugin *plugin = open_plugin(selection);
+    tess_loss_scaling s = { .struct_size = sizeof s };
+    const tess_precision_ops *ops = plugin->ops;
+    assert_int_equal(ops->loss_scaling(plugin->ctx, &s, NULL), TESS_OK);
+    tess__plugin_close(plugin);
+    return s;
+}
+
+static void assert_scaling(tess_loss_scaling s, double init, double growth, double backoff, uint32_t every,
+                           double least) {
+    assert_true((double)s.init == init && (double)s.growth == growth && (double)s.backoff == backoff);
+    assert_true(s.every == every && (double)s.least == least);
+}
+
+static void test_precision_fp16__the_scale_follows_the_settings(void **state) {
+    (void)state;
+    static const struct {
+        const char *variable, *value;
+    } set[] = { { "TESSERA_FP16_INIT", "1024" },      { "TESSERA_FP16_GROWTH", "4" },
+                { "TESSERA_FP16_BACKOFF", "0.25" },   { "TESSERA_FP16_EVERY", "100" },
+                { "TESSERA_FP16_LEAST", "8" },        { "TESSERA_FP16_GRAD", "fp16" },
+                { "TESSERA_FP16_UNREADABLE", "keep" } };
+    tess_precision_choice c;
+    tess_error error;
+    assert_scaling(scaling_of("fp16"), 65536, 2, 0.5, 2000, 1); /* PyTorch's, but for the least */
+    assert_scaling(scaling_of("fp16:init=0.5,growth=8,backoff=0.125,every=0,least=0.25"), 0.5, 8, 0.125, 0, 0.25);
+    assert_true(scaling_of("fp16:scale=off").init == 0);
+    for (size_t i = 0; i < sizeof set / sizeof set[0]; i++)
+        setenv(set[i].variable, set[i].value, 1);
+    assert_scaling(scaling_of("fp16"), 1024, 4, 0.25, 100, 8);
+    tess__plugin *plugin = open_plugin("fp16");
+    assert_int_equal(choose(plugin, &readable, &c, &error), TESS_OK);
+    assert_int_equal(c.grad_local, TESS_F16);
+    tess_param_view wide = { .struct_size = sizeof wide, .dtype = TESS_F32, .name = "norm.bias" };
+    assert_int_equal(choose(plugin, &wide, &c, &error), TESS_OK);
+    assert_int_equal(c.compute, TESS_F32);
+    tess__plugin_close(plugin);
+    for (size_t i = 0; i < sizeof set / sizeof set[0]; i++)
+        unsetenv(set[i].variable);
+    setenv("TESSERA_FP16_SCALE", "off", 1);
+    assert_true(scaling_of("fp16").init == 0);
+    unsetenv("TESSERA_FP16_SCALE");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_precision_fp16__masters_are_fp32_and_the_rest_fp16),
         cmocka_unit_test(test_precision_fp16__gradients_follow_the_settings),
+        cmocka_unit_test(test_precision_fp16__the_scale_follows_the_settings),
         cmocka_unit_test(test_precision_fp16__what_the_program_cannot_read_is_refused_by_name),
         cmocka_unit_test(test_precision_fp16__other_dtypes_stay_as_declared),
         cmocka_unit_test(test_precision_fp16__out_structs_of_other_sizes_are_respected),
