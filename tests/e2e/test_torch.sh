@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 300
+# timeout: 600
 # processors: 2
 # tessera/torch.hpp on several ranks: one digest over ranks, strategies, units, offload, backends and recomputation; losses of
 # one rank; checkpoints; an exception that all ranks hear of. examples/torch: at most 25 changed lines, the lines of LibTorch
