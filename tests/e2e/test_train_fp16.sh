@@ -9,7 +9,7 @@
 . "$SOURCE/tests/e2e/lib.sh"
 [ -e "$BUILD/plugins/libtessera-precision-fp16.so" ] || { echo "skipped: no precision-fp16 in this build"; exit 77; }
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skipped: no comm-gloo in this build"; exit 77; }
-gpt="gpt --batch 2 --layers 2 --heads 2 --width 32 --context 16 --steps 12 --threads 1 --seed 3 --quiet"
+gpt="gpt $(brief_text) --batch 2 --layers 2 --heads 2 --width 32 --context 16 --steps 12 --threads 1 --seed 3 --quiet"
 planned() { # FILE WORDS
   for domain in device host; do
     [ "$(summary peak_${domain}_bytes "$1")" = "$(summary planned_peak_${domain}_bytes "$1")" ] || fail "$domain bytes: $2"
@@ -26,12 +26,12 @@ train() { # FILE OPTIONS
 # One digest, and losses near those of fp32.
 rm -f digests
 for options in "" "--strategy grad_op" "--strategy none" "--offload cpu" "--activations recompute" "--wrap none" "--strict" "--clip 1e30"; do
-  train run.json -n 2 --precision fp16 --clip 0 $options
+  train run.json -n 2 --precision fp16:init=1024 --clip 0 $options
   planned run.json "$options"
   summary params_digest run.json >>digests
 done
 [ "$(sort -u digests | wc -l)" = 1 ] || fail "digests differ: $(cat digests)"
-[ "$(summary loss_scale run.json) $(summary overflows run.json)" = "65536 0" ] || fail "the scale: $(tail -n 1 run.json)"
+[ "$(summary loss_scale run.json) $(summary overflows run.json)" = "1024 0" ] || fail "the scale: $(tail -n 1 run.json)"
 train fp32.json -n 2 --clip 0
 awk -v a="$(summary loss run.json)" -v b="$(summary loss fp32.json)" 'BEGIN { exit !(a != b && a / b - 1 < 2e-3 && b / a - 1 < 2e-3) }' ||
   fail "the loss is $(summary loss run.json), in fp32 $(summary loss fp32.json)"
@@ -39,7 +39,7 @@ grep -q '"loss_scale"' fp32.json && fail "a scale in fp32"
 for model in mnist llama; do
   small="$model --batch 2 --steps 4 --threads 1 --quiet --optimizer sgd --lr 0.01"
   [ $model != llama ] || small="$small --layers 1 --heads 2 --width 32 --context 16"
-  expect 0 "$TESSERA" train $small -n 2 --precision fp16 --json=run.json
+  expect 0 "$TESSERA" train $small -n 2 --precision fp16:init=1024 --json=run.json
   planned run.json "$model"
   expect 0 "$TESSERA" train $small -n 2 --json=fp32.json
   awk -v a="$(summary loss run.json)" -v b="$(summary loss fp32.json)" 'BEGIN { exit !(a / b - 1 < 2e-2 && b / a - 1 < 2e-2) }' ||
