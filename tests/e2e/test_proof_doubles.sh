@@ -20,6 +20,7 @@ like_first() { # like_first OPTION…
 }
 like_first --accum 2
 like_first --accum 2 --offload cpu
+like_first --accum 2 --offload cpu:grads
 like_first -n 2
 like_first -n 2 --offload cpu --strategy none
 rm first
