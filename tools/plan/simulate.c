@@ -466,6 +466,26 @@ static tess_status wait_both(sim *s, const tess__instr *in, int track, int32_t *
     return wait_for_job(s, line_of(s, which), in, sent);
 }
 
+/* The optimizer's instructions. */
+static tess_status step_group(sim *s, const tess__instr *in) {
+    const tess__layout *l = s->in->layout;
+    int32_t i = in->index;
+    switch (in->op) {
+    case TESS__OPTIMIZE: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, optimizer_bytes(&l->groups[i]));
+    case TESS__UPDATE_MAKE:
+    case TESS__UPDATE_APPLY: /* between them the bytes of a step, and the update written and read */
+        return run_work(s, in, NULL,
+                        kernel_seconds(s, MACHINE_RATE_OPTIMIZER,
+                                       optimizer_bytes(&l->groups[i]) / 2 + (double)l->groups[i].shard_elems * 4));
+    case TESS__COLLECT: return post_collective(s, in, &s->gather[i]);
+    case TESS__COLLECT_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD), in, &s->gather[i]);
+    case TESS__MATRIX: return run_work(s, in, NULL, matrices_seconds(s, i));
+    case TESS__RETURN: return post_collective(s, in, &s->reduce[i]);
+    case TESS__RETURN_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD_SUMS), in, &s->reduce[i]);
+    default: return TESS_OK; /* takes no time to speak of */
+    }
+}
+
 static tess_status run_instr(sim *s, const tess__instr *in) {
     const tess__setup *u = s->in->setup;
     const tess__layout *l = s->in->layout;
@@ -497,17 +517,6 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_NORM, (double)l->groups[i].shard_elems * 4));
     case TESS__NORM_REDUCE:
     case TESS__SHARE_BUFFERS: return post_and_wait(s, in);
-    case TESS__OPTIMIZE: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, optimizer_bytes(&l->groups[i]));
-    case TESS__UPDATE_MAKE:
-    case TESS__UPDATE_APPLY: /* between them the bytes of a step, and the update written and read */
-        return run_work(s, in, NULL,
-                        kernel_seconds(s, MACHINE_RATE_OPTIMIZER,
-                                       optimizer_bytes(&l->groups[i]) / 2 + (double)l->groups[i].shard_elems * 4));
-    case TESS__COLLECT: return post_collective(s, in, &s->gather[i]);
-    case TESS__COLLECT_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD), in, &s->gather[i]);
-    case TESS__MATRIX: return run_work(s, in, NULL, matrices_seconds(s, i));
-    case TESS__RETURN: return post_collective(s, in, &s->reduce[i]);
-    case TESS__RETURN_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD_SUMS), in, &s->reduce[i]);
     case TESS__PREFETCH: return fetch_group(s, in);
     case TESS__PREFETCH_WAIT: return wait_for_job(s, UP, in, &s->fetched[i]);
     case TESS__HOST_WAIT: return wait_for_job(s, DOWN, in, &s->on_host[i]);
@@ -515,7 +524,7 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     case TESS__RELOAD: return move_group(s, in);
     case TESS__OFFLOAD_WAIT: return wait_for_job(s, DOWN, in, &s->offload[output][i]);
     case TESS__RELOAD_WAIT: return wait_for_job(s, UP, in, &s->reload[output][i]);
-    default: return TESS_OK; /* takes no time to speak of */
+    default: return step_group(s, in);
     }
 }
 
