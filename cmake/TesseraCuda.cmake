@@ -28,7 +28,7 @@ function(tessera_add_kernels target source symbol)
     list(APPEND includes -I${folder})
   endforeach()
   set(code -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90)
-  if(TESSERA_SANITIZE) # which looks at the host's code, without a GPU: an image without kernels, which take long to compile
+  if(TESSERA_SANITIZE OR TESSERA_NO_KERNELS) # which looks at the host's code, without a GPU: an image without kernels, which take long to compile
     set(code -gencode arch=compute_80,code=compute_80)
     set(source ${CMAKE_CURRENT_BINARY_DIR}/${symbol}.cu)
     file(CONFIGURE OUTPUT ${source} CONTENT "/* Made by CMake: no kernel. */\n")

@@ -8,7 +8,7 @@ install(TARGETS tessera_library tessera_plugin_header tessera_static EXPORT tess
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/core/include/tessera DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  COMPONENT development FILES_MATCHING PATTERN "*.h")
+  COMPONENT development FILES_MATCHING PATTERN "*.h" PATTERN "*.f90" PATTERN "*.hpp")
 # Sources that plugins may compile in: tessera_add_plugin(… KIT).
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/kit/ DESTINATION ${CMAKE_INSTALL_DATADIR}/tessera/kit
   COMPONENT development FILES_MATCHING PATTERN "*.[ch]")
@@ -20,7 +20,7 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/tesseraConfig.cmake.in
   ${PROJECT_BINARY_DIR}/tesseraConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/tesseraConfig.cmake ${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake
-  ${CMAKE_CURRENT_LIST_DIR}/TesseraPlugin.cmake ${CMAKE_CURRENT_LIST_DIR}/TesseraCuda.cmake DESTINATION ${package_dir}
+  ${CMAKE_CURRENT_LIST_DIR}/TesseraPlugin.cmake ${CMAKE_CURRENT_LIST_DIR}/TesseraCuda.cmake ${CMAKE_CURRENT_LIST_DIR}/TesseraTorch.cmake DESTINATION ${package_dir}
   COMPONENT development)
 
 set(pc_dir ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)

@@ -13,6 +13,8 @@ int cmd_plugins(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 int cmd_ckpt(int argc, char **argv);
+int cmd_replay(int argc, char **argv);
+int cmd_bisect(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
 

@@ -27,6 +27,8 @@ static const struct {
     { "report", cmd_report, "draw the memory and time of runs and plans: a page, a picture or a trace" },
     { "bench", cmd_bench, "measure collectives and kernels against the machine's limits" },
     { "ckpt", cmd_ckpt, "look at checkpoints, check them, and make others of them" },
+    { "replay", cmd_replay, "run a run again, from its ledger of digests, and compare every step" },
+    { "bisect", cmd_bisect, "the first step and unit in which two ledgers of digests differ" },
     { "tokenize", cmd_tokenize, "text to token files, by the tokenizer of a model's folder" },
     { "doctor", cmd_doctor, "what works on this machine, and the repair of what does not" },
     { NULL, NULL, NULL },

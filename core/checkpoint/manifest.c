@@ -36,10 +36,13 @@ static void put_file(FILE *f, const tess__data_file *d) {
     fputs("]}", f);
 }
 
-static void put_param(FILE *f, const tess__tensor *t, int is_buffer) {
+static void put_param(FILE *f, const tess__tensor *t, int is_buffer, int in_base) {
     fputs("{\"name\":", f);
     tess__json_text(f, t->name);
-    fprintf(f, ",\"kind\":\"%s\",\"dtype\":\"%s\",\"shape\":[", is_buffer ? "buffer" : "parameter",
+    fprintf(f, ",\"kind\":\"%s\",\"dtype\":\"%s\",\"shape\":[",
+            is_buffer ? "buffer"
+            : in_base ? "base"
+                      : "parameter",
             tess__dtype_word(t->dtype));
     for (int32_t d = 0; d < t->ndim; d++)
         fprintf(f, "%s%" PRId64, d ? "," : "", t->shape[d]);
@@ -54,8 +57,22 @@ static void put_lineage(FILE *f, const tess__lineage *l) {
     fputs("],\n", f);
 }
 
+/* The oldest that has what is to be said. */
+static int version_of(const tess__manifest *m) {
+    return m->n_base || m->loss_scale.scale > 0 || m->loss_scale.skipped ? 4 : m->has_score ? 3 : 2;
+}
+
+static void put_base(FILE *f, const tess__manifest *m) {
+    fputs("\n\"base\":[", f);
+    for (uint64_t i = 0; i < m->n_base; i++) {
+        fputs(i ? ",\n" : "\n", f);
+        put_file(f, &m->base[i]);
+    }
+    fputs("],", f);
+}
+
 static void put_all(FILE *f, const tess__manifest *m) {
-    fprintf(f, "{\"format\":\"%s\",\n\"version\":%d,\n", format_name, m->has_score ? 3 : 2);
+    fprintf(f, "{\"format\":\"%s\",\n\"version\":%d,\n", format_name, version_of(m));
     put_member(f, "writer", m->writer);
     fprintf(f,
             "\"step\":%" PRIu64 ",\n\"generation\":%" PRIu64 ",\n\"ranks\":%" PRIu64 ",\n\"microbatches\":%" PRIu64
@@ -75,11 +92,18 @@ static void put_all(FILE *f, const tess__manifest *m) {
     fputs("],\n\"parameters\":[", f);
     for (uint64_t i = 0; i < m->n_params; i++) {
         fputs(i ? ",\n" : "\n", f);
-        put_param(f, &m->params[i], m->is_buffer[i]);
+        put_param(f, &m->params[i], m->is_buffer[i], tess__manifest_in_base(m, i));
     }
     fprintf(f, "],\n\"finite\":%s,", m->not_finite ? "false" : "true");
+    if (version_of(m) == 4)
+        put_base(f, m);
     if (m->has_score)
         fprintf(f, "\n\"score\":\"%.17g\",", m->score);
+    else if (version_of(m) == 4)
+        fputs("\n\"score\":\"none\",", f);
+    if (version_of(m) == 4)
+        fprintf(f, "\n\"loss_scale\":\"%.17g\",\n\"good_steps\":%" PRIu64 ",\n\"overflows\":%" PRIu64 ",",
+                m->loss_scale.scale, m->loss_scale.good, m->loss_scale.skipped);
 }
 
 tess_status tess__manifest_write(const tess__manifest *m, const char *path, char **out, size_t *bytes) {
@@ -158,7 +182,7 @@ static int scan_file(json_scan *in, tess__data_file *d) {
            json_scan_char(in, ',') && read_key(in, "xxh128") && scan_sums(in, d) && json_scan_char(in, '}');
 }
 
-static int scan_param(json_scan *in, tess__tensor *t, uint8_t *is_buffer) {
+static int scan_param(json_scan *in, tess__tensor *t, uint8_t *is_buffer, uint8_t *in_base) {
     char word[16];
     uint64_t dim;
     if (!json_scan_char(in, '{') || !read_key(in, "name") || !json_scan_string(in, t->name, sizeof t->name) ||
@@ -166,6 +190,7 @@ static int scan_param(json_scan *in, tess__tensor *t, uint8_t *is_buffer) {
         !json_scan_char(in, ','))
         return 0;
     *is_buffer = strcmp(word, "buffer") == 0;
+    *in_base = strcmp(word, "base") == 0;
     if (!read_key(in, "dtype") || !json_scan_string(in, word, sizeof word) || !json_scan_char(in, ',') ||
         !read_key(in, "shape") || !json_scan_char(in, '['))
         return 0;
@@ -183,34 +208,39 @@ static int scan_param(json_scan *in, tess__tensor *t, uint8_t *is_buffer) {
     return json_scan_char(in, '}');
 }
 
-static int scan_files(json_scan *in, tess__manifest *m) {
+static int scan_list(json_scan *in, tess__data_file **files, uint64_t *n, uint64_t chunk_bytes) {
     uint64_t capacity = 0;
     if (!json_scan_char(in, '[') || json_scan_if(in, ']'))
         return !in->expected;
     do {
-        tess__data_file *d = grow_array(in, (void **)&m->files, m->n_files, &capacity, sizeof *d);
+        tess__data_file *d = grow_array(in, (void **)files, *n, &capacity, sizeof *d);
         if (!d)
             return 0;
-        m->n_files++;
+        ++*n;
         if (!scan_file(in, d))
             return 0;
-        if (m->has_sums && d->n_sums != (d->bytes + m->chunk_bytes - 1) / m->chunk_bytes)
+        if (chunk_bytes && d->n_sums != d->bytes / chunk_bytes + (d->bytes % chunk_bytes > 0))
             return fail_expecting(in, "as many checksums as the file has chunks");
     } while (json_scan_if(in, ','));
     return json_scan_char(in, ']');
 }
 
+static int scan_files(json_scan *in, tess__manifest *m) {
+    return scan_list(in, &m->files, &m->n_files, m->has_sums ? m->chunk_bytes : 0);
+}
+
 static int scan_params(json_scan *in, tess__manifest *m) {
-    uint64_t capacity = 0, flags = 0;
+    uint64_t capacity = 0, flags = 0, marks = 0;
     if (!json_scan_char(in, '[') || json_scan_if(in, ']'))
         return !in->expected;
     do {
         tess__tensor *t = grow_array(in, (void **)&m->params, m->n_params, &capacity, sizeof *t);
         uint8_t *is_buffer = grow_array(in, (void **)&m->is_buffer, m->n_params, &flags, 1);
-        if (!t || !is_buffer)
+        uint8_t *in_base = grow_array(in, (void **)&m->in_base, m->n_params, &marks, 1);
+        if (!t || !is_buffer || !in_base)
             return 0;
         m->n_params++;
-        if (!scan_param(in, t, is_buffer))
+        if (!scan_param(in, t, is_buffer, in_base))
             return 0;
     } while (json_scan_if(in, ','));
     return json_scan_char(in, ']');
@@ -282,14 +312,30 @@ static int scan_finite(json_scan *in, tess__manifest *m) {
     return read;
 }
 
-/* As text, to the last bit. */
-static int scan_score(json_scan *in, tess__manifest *m) {
+/* As text, to the last bit; from version 4 on there may be none. */
+static int scan_score(json_scan *in, uint64_t version, tess__manifest *m) {
     char text[40], *end;
     if (!scan_text(in, "score", text, sizeof text))
         return 0;
+    if (version == 4 && strcmp(text, "none") == 0)
+        return 1;
     m->has_score = 1;
     m->score = strtod(text, &end);
     return (*text && !*end && isfinite(m->score)) || fail_expecting(in, "a finite number before this place");
+}
+
+static int scan_loss_scale(json_scan *in, tess__loss_scale *s) {
+    char text[40], *end;
+    if (!scan_text(in, "loss_scale", text, sizeof text))
+        return 0;
+    s->scale = strtod(text, &end);
+    if (!*text || *end || !(s->scale >= 0) || !isfinite(s->scale))
+        return fail_expecting(in, "a scale from 0 up before this place");
+    return scan_number(in, "good_steps", &s->good) && scan_number(in, "overflows", &s->skipped);
+}
+
+static int scan_base(json_scan *in, tess__manifest *m) {
+    return read_member(in, "base") && scan_list(in, &m->base, &m->n_base, UINT64_MAX) && json_scan_char(in, ',');
 }
 
 static int scan_all(json_scan *in, uint64_t version, tess__manifest *m) {
@@ -305,7 +351,8 @@ static int scan_all(json_scan *in, uint64_t version, tess__manifest *m) {
         return fail_expecting(in, "chunks of 1 byte to 1 GiB before this place");
     return read_member(in, "files") && scan_files(in, m) && json_scan_char(in, ',') && read_member(in, "parameters") &&
            scan_params(in, m) && json_scan_char(in, ',') && (version < 2 || scan_finite(in, m)) &&
-           (version < 3 || scan_score(in, m));
+           (version < 4 || scan_base(in, m)) && (version < 3 || scan_score(in, version, m)) &&
+           (version < 4 || scan_loss_scale(in, &m->loss_scale));
 }
 
 /* Checks the last member. It is found from the end, so that nothing torn is looked into. */
@@ -355,10 +402,16 @@ int tess__manifest_is_newer(const char *text, uint64_t bytes) {
     return scan_start(&in, &version) && version > TESS__MANIFEST_VERSION;
 }
 
+static void free_files(tess__data_file *files, uint64_t n) {
+    for (uint64_t i = 0; files && i < n; i++)
+        free(files[i].sums);
+    free(files);
+}
+
 void tess__manifest_free(tess__manifest *m) {
-    for (uint64_t i = 0; m->files && i < m->n_files; i++)
-        free(m->files[i].sums);
-    free(m->files);
+    free_files(m->files, m->n_files);
+    free_files(m->base, m->n_base);
+    free(m->in_base);
     free(m->params);
     free(m->is_buffer);
     *m = (tess__manifest){ 0 };

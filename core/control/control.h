@@ -5,7 +5,7 @@
 #define TESS_CONTROL_H
 #include <tessera/tessera.h>
 
-enum { TESS__KV_VALUE_MAX = 4 << 20, TESS__KV_KEY_MAX = 255, TESS__DEFAULT_PORT = 29500 };
+enum { TESS__KV_VALUE_MAX = 4 << 20, TESS__KV_KEY_MAX = 255, TESS__KV_MEMBERS_MAX = 4096, TESS__DEFAULT_PORT = 29500 };
 
 typedef struct {
     int32_t rank, nranks, local_rank, local_nranks; /* local_nranks 0: unknown */
@@ -56,9 +56,12 @@ tess_status tess__control_drop(tess__control *, const char *key);
  * over; TESS_E_INVALID when the value does not fit. */
 tess_status tess__control_get(tess__control *, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns);
 /** [C] Every rank's `bytes` bytes, in rank order, into out[nranks * bytes]. `key` is unique to this exchange.
- * TESS_E_MISMATCH, naming both sides, when ranks pass different sizes, or when every rank waits and the keys differ;
+ * TESS_E_MISMATCH, naming both sides, when ranks pass different sizes, or wait for each other under different keys;
  * TESS_E_PEER when a rank has said goodbye instead. */
 tess_status tess__control_exchange(tess__control *, const char *key, const void *mine, uint64_t bytes, void *out);
+/** [C] The same among some ranks, of which this is one: in the order of `members`, which all of them give alike. */
+tess_status tess__control_exchange_among(tess__control *, const int32_t *members, int32_t n, const char *key,
+                                         const void *mine, uint64_t bytes, void *out);
 
 /** Called once, on the control plane's thread, when there is a first cause: a rank died, stopped, left without
  * goodbye or reported a failure, or the server is gone. Must not block. Null unregisters: no call is under way when

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "control_state.h"
@@ -29,8 +30,8 @@ static void unlink_request(tess__control *control, const tess__control_request *
 }
 
 /* Sends a request and waits for its answer. Fails when a rank is lost or the time is over instead. `lock` is held. */
-static tess_status transact(tess__control *control, tess__control_request *request, uint32_t type, const char *key,
-                            const void *value, uint64_t bytes, int64_t timeout_ns) {
+static tess_status transact_with(tess__control *control, tess__control_request *request, uint32_t type, int32_t arg,
+                                 const char *key, const void *value, uint64_t bytes, int64_t timeout_ns) {
     int64_t deadline_ns = deadline_of(timeout_ns);
     if (control->has_cause)
         return fail_aborted(control);
@@ -39,6 +40,7 @@ static tess_status transact(tess__control *control, tess__control_request *reque
     request->id = ++control->next_id ? control->next_id : ++control->next_id;
     tess__message message = { .type = type,
                               .id = request->id,
+                              .arg = arg,
                               .key = key,
                               .key_bytes = (uint32_t)strlen(key) + 1,
                               .value = value,
@@ -58,6 +60,11 @@ static tess_status transact(tess__control *control, tess__control_request *reque
         return fail_aborted(control);
     tess__outbox_push(&control->out, TESS__WIRE_CANCEL, request->id, 0, NULL);
     return tess__fail(TESS_E_TIMEOUT, "key '%s' was not set within %.3g s", key, (double)timeout_ns / 1e9);
+}
+
+static tess_status transact(tess__control *control, tess__control_request *request, uint32_t type, const char *key,
+                            const void *value, uint64_t bytes, int64_t timeout_ns) {
+    return transact_with(control, request, type, 0, key, value, bytes, timeout_ns);
 }
 
 void tess__control_answer(tess__control *control, const tess__message *in) {
@@ -156,26 +163,54 @@ tess_status tess__control_get(tess__control *control, const char *key, void *val
     return status;
 }
 
-tess_status tess__control_exchange(tess__control *control, const char *key, const void *mine, uint64_t bytes,
-                                   void *out) {
-    TRY(check_key(key));
-    if (bytes > TESS__KV_VALUE_MAX)
-        return tess__fail(TESS_E_INVALID, "exchange '%s': %llu bytes, expected at most %d", key,
-                          (unsigned long long)bytes, TESS__KV_VALUE_MAX);
-    if (control->store) {
-        if (bytes)
-            memmove(out, mine, bytes);
-        return TESS_OK;
-    }
-    uint64_t total = bytes * (uint64_t)control->world.nranks;
+/* Exchanges among `n` ranks; the message of `value_bytes` begins with their numbers unless n_listed is 0. */
+static tess_status exchange(tess__control *control, const char *key, int32_t n_listed, const void *value,
+                            uint64_t value_bytes, uint64_t total, void *out) {
     tess__control_request request = { .out = out, .capacity = total };
     pthread_mutex_lock(&control->lock);
-    tess_status status = transact(control, &request, TESS__WIRE_EXCHANGE, key, mine, bytes, -1);
+    tess_status status = transact_with(control, &request, TESS__WIRE_EXCHANGE, n_listed, key, value, value_bytes, -1);
     pthread_mutex_unlock(&control->lock);
     if (status == TESS_OK && request.status != TESS_OK)
         return tess__fail(request.status, "%s", request.why);
     if (status == TESS_OK && request.bytes != total)
         return tess__fail(TESS_E_INTERNAL, "exchange '%s': %llu bytes came back, expected %llu", key,
                           (unsigned long long)request.bytes, (unsigned long long)total);
+    return status;
+}
+
+static tess_status check_exchange(const char *key, uint64_t bytes) {
+    TRY(check_key(key));
+    if (bytes > TESS__KV_VALUE_MAX)
+        return tess__fail(TESS_E_INVALID, "exchange '%s': %llu bytes, expected at most %d", key,
+                          (unsigned long long)bytes, TESS__KV_VALUE_MAX);
+    return TESS_OK;
+}
+
+tess_status tess__control_exchange(tess__control *control, const char *key, const void *mine, uint64_t bytes,
+                                   void *out) {
+    TRY(check_exchange(key, bytes));
+    if (!control->store)
+        return exchange(control, key, 0, mine, bytes, bytes * (uint64_t)control->world.nranks, out);
+    if (bytes)
+        memmove(out, mine, bytes);
+    return TESS_OK;
+}
+
+tess_status tess__control_exchange_among(tess__control *control, const int32_t *members, int32_t n, const char *key,
+                                         const void *mine, uint64_t bytes, void *out) {
+    TRY(check_exchange(key, bytes));
+    if (n < 1 || n > TESS__KV_MEMBERS_MAX)
+        return tess__fail(TESS_E_INVALID, "exchange '%s': %d ranks, expected 1 to %d", key, (int)n,
+                          TESS__KV_MEMBERS_MAX);
+    size_t list_bytes = 4 * (size_t)n;
+    unsigned char *value = malloc(list_bytes + bytes + 1);
+    if (!value)
+        return tess__fail(TESS_E_NOMEM, "no memory for exchange '%s'", key);
+    for (int32_t i = 0; i < n; i++)
+        tess__wire_put_u32(value + 4 * i, (uint32_t)members[i]);
+    if (bytes)
+        memcpy(value + list_bytes, mine, bytes);
+    tess_status status = exchange(control, key, n, value, list_bytes + bytes, bytes * (uint64_t)n, out);
+    free(value);
     return status;
 }

@@ -66,8 +66,8 @@ tess_status tess__control_join(const tess__world *w, tess__lost_fn on_lost, void
     pthread_mutex_lock(&shared.lock);
     tess_status s = connect_once(w);
     if (!s) {
-        *seat = (tess__control_seat){ NULL, shared.control, ++shared.n_engines, on_lost, user };
         pthread_mutex_lock(&shared.calls);
+        *seat = (tess__control_seat){ NULL, shared.control, ++shared.n_engines, on_lost, user };
         seat->next = shared.seats;
         shared.seats = seat;
         pthread_mutex_unlock(&shared.calls);
@@ -94,6 +94,13 @@ void tess__control_leave(tess__control_seat *seat, int orderly) {
     if (!shared.seats && (!orderly || tess__control_park(shared.control)))
         end_connection(0);
     pthread_mutex_unlock(&shared.lock);
+}
+
+uint32_t tess__control_engines(void) {
+    pthread_mutex_lock(&shared.calls);
+    uint32_t n = shared.n_engines;
+    pthread_mutex_unlock(&shared.calls);
+    return n;
 }
 
 void tess__control_each_seat(void (*visit)(void *ctx, uint32_t engine, void *user), void *ctx) {

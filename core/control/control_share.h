@@ -18,6 +18,8 @@ tess_status tess__control_join(const tess__world *, tess__lost_fn on_lost, void 
 /** No call of on_lost is under way when it returns. Without `orderly` the connection ends with its last engine, and the
  * other ranks learn of it. Not joined is fine. */
 void tess__control_leave(tess__control_seat *, int orderly);
+/** How many engines of this process have joined so far. */
+uint32_t tess__control_engines(void);
 /** Calls `visit` with the number and the `user` of each engine that has a seat. */
 void tess__control_each_seat(void (*visit)(void *ctx, uint32_t engine, void *user), void *ctx);
 #endif

@@ -83,6 +83,7 @@ void tess__kv_cancel(tess__kv_client *client, uint32_t id) {
 
 static void free_exchange(tess__kv_exchange *exchange) {
     tess__blob_drop(exchange->data);
+    free(exchange->place);
     free(exchange->ids);
     free(exchange);
 }
@@ -110,16 +111,32 @@ static void finish_exchange(tess__kv_server *server, tess__kv_exchange *exchange
     free_exchange(exchange);
 }
 
-static tess__kv_exchange *new_exchange(tess__kv_server *server, const char *key, uint64_t bytes, int32_t rank) {
+/* Where each rank stands among those that the message lists; all in their own order when it lists none. 0: no rank of
+ * the list is unknown, or there twice, and the sender is one. */
+static int read_places(const tess__kv_server *server, int32_t sender, const tess__message *in, int32_t *place) {
+    for (int32_t r = 0; r < server->nranks; r++)
+        place[r] = in->arg ? -1 : r;
+    for (int32_t i = 0; i < in->arg; i++) {
+        uint32_t rank = tess__wire_get_u32(in->value + 4 * i);
+        if (rank >= (uint32_t)server->nranks || place[rank] >= 0)
+            return -1;
+        place[rank] = i;
+    }
+    return place[sender] < 0 ? -1 : 0;
+}
+
+static tess__kv_exchange *new_exchange(tess__kv_server *server, const tess__message *in, uint64_t bytes, int32_t rank) {
     tess__kv_exchange *exchange = calloc(1, sizeof *exchange);
     if (!exchange)
         return NULL;
-    snprintf(exchange->key, sizeof exchange->key, "%s", key);
+    snprintf(exchange->key, sizeof exchange->key, "%s", in->key);
     exchange->bytes = bytes;
     exchange->first = rank;
-    exchange->data = tess__blob_new(NULL, bytes * (uint64_t)server->nranks);
+    exchange->n = in->arg ? in->arg : server->nranks;
+    exchange->data = tess__blob_new(NULL, bytes * (uint64_t)exchange->n);
     exchange->ids = calloc((size_t)server->nranks, sizeof *exchange->ids);
-    if (!exchange->data || !exchange->ids) {
+    exchange->place = calloc((size_t)server->nranks, sizeof *exchange->place);
+    if (!exchange->data || !exchange->ids || !exchange->place) {
         free_exchange(exchange);
         return NULL;
     }
@@ -142,52 +159,106 @@ static tess__kv_exchange *exchange_of(const tess__kv_server *server, int32_t ran
     return e;
 }
 
-/* When every rank waits in an exchange and none can complete, they will never agree. */
-static void check_agreement(tess__kv_server *server) {
-    tess__kv_exchange *mine = exchange_of(server, 0), *theirs = NULL;
-    int32_t other = 0;
+/* The lowest rank that `e` waits for and that waits in another circular exchange itself. -1: there is none, or one that
+ * waits in no exchange may still come. */
+static int32_t waits_elsewhere(const tess__kv_server *server, const tess__kv_exchange *e) {
+    int32_t lowest = -1;
     for (int32_t r = 0; r < server->nranks; r++) {
-        tess__kv_exchange *e = exchange_of(server, r);
-        if (!e)
-            return;
-        if (e != mine && !theirs) {
-            theirs = e;
-            other = r;
-        }
+        if (e->place[r] < 0 || e->ids[r])
+            continue;
+        const tess__kv_exchange *other = exchange_of(server, r);
+        if (!other)
+            return -1;
+        lowest = lowest < 0 && other->circular ? r : lowest;
     }
-    char text[TESS__WIRE_TEXT_MAX];
-    snprintf(text, sizeof text, "the ranks disagree about what comes next: rank 0 is at '%.150s', rank %d at '%.150s'",
-             mine->key, (int)other, theirs->key);
-    while (server->exchanges)
-        finish_exchange(server, server->exchanges, TESS_E_MISMATCH, text);
+    return lowest;
 }
 
-/* Finds the exchange this request belongs to; null after an error was the answer. */
-static tess__kv_exchange *join_exchange(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
+/* Marks the exchanges that wait for each other, or for such: an exchange ends when all its ranks have come, and a rank
+ * comes to one only when the one it waits in has ended. */
+static void mark_circular(tess__kv_server *server) {
+    for (tess__kv_exchange *e = server->exchanges; e; e = e->next)
+        e->circular = 1;
+    for (int again = 1; again;) {
+        again = 0;
+        for (tess__kv_exchange *e = server->exchanges; e; e = e->next)
+            if (e->circular && waits_elsewhere(server, e) < 0) {
+                e->circular = 0;
+                again = 1;
+            }
+    }
+}
+
+static tess__kv_exchange *first_circular(tess__kv_server *server, int32_t *rank) {
+    for (*rank = 0; *rank < server->nranks; ++*rank) {
+        tess__kv_exchange *e = exchange_of(server, *rank);
+        if (e && e->circular)
+            return e;
+    }
+    return NULL;
+}
+
+/* Ranks that wait for each other in different exchanges will never agree. */
+static void check_agreement(tess__kv_server *server) {
+    int32_t rank, other;
+    mark_circular(server);
+    tess__kv_exchange *mine = first_circular(server, &rank);
+    if (!mine)
+        return;
+    other = waits_elsewhere(server, mine);
+    char text[TESS__WIRE_TEXT_MAX];
+    snprintf(text, sizeof text, "the ranks disagree about what comes next: rank %d is at '%.150s', rank %d at '%.150s'",
+             (int)rank, mine->key, (int)other, exchange_of(server, other)->key);
+    for (tess__kv_exchange *e = server->exchanges, *next; e; e = next) {
+        next = e->next;
+        if (e->circular)
+            finish_exchange(server, e, TESS_E_MISMATCH, text);
+    }
+}
+
+static void refuse_exchange(tess__kv_server *server, tess__kv_client *client, const tess__message *in,
+                            tess_status status, const char *why) {
+    tess__kv_send_text(server, client, TESS__WIRE_ERROR, in->id, status, why);
+}
+
+/* Finds the exchange this request, with so many bytes of the rank's own, belongs to; null after an error was the
+ * answer. */
+static tess__kv_exchange *join_exchange(tess__kv_server *server, tess__kv_client *client, const tess__message *in,
+                                        uint64_t bytes) {
     tess__kv_exchange *e = find_exchange(server, in->key);
     char text[TESS__WIRE_TEXT_MAX];
-    if ((uint64_t)in->value_bytes * (uint64_t)server->nranks > TESS__KV_EXCHANGE_MAX) {
-        snprintf(text, sizeof text, "exchange '%.200s': %u bytes from each of %d ranks are more than 64 MiB", in->key,
-                 in->value_bytes, (int)server->nranks);
-        tess__kv_send_text(server, client, TESS__WIRE_ERROR, in->id, TESS_E_INVALID, text);
+    int32_t n = in->arg ? in->arg : server->nranks;
+    if (bytes * (uint64_t)n > TESS__KV_EXCHANGE_MAX) {
+        snprintf(text, sizeof text, "exchange '%.200s': %llu bytes from each of %d ranks are more than 64 MiB", in->key,
+                 (unsigned long long)bytes, (int)n);
+        refuse_exchange(server, client, in, TESS_E_INVALID, text);
         return NULL;
     }
     if (exchange_of(server, client->rank)) {
-        tess__kv_send_text(server, client, TESS__WIRE_ERROR, in->id, TESS_E_INVALID,
-                           "an exchange is under way already");
+        refuse_exchange(server, client, in, TESS_E_INVALID, "an exchange is under way already");
         return NULL;
     }
     if (!e)
-        e = new_exchange(server, in->key, in->value_bytes, client->rank);
+        e = new_exchange(server, in, bytes, client->rank);
     if (!e) {
-        tess__kv_send_text(server, client, TESS__WIRE_ERROR, in->id, TESS_E_NOMEM, "no memory for an exchange");
+        refuse_exchange(server, client, in, TESS_E_NOMEM, "no memory for an exchange");
+        return NULL;
+    }
+    if (!e->n_in && read_places(server, client->rank, in, e->place) != 0) {
+        unlink_exchange(server, e);
+        free_exchange(e);
+        refuse_exchange(server, client, in, TESS_E_INVALID, "the ranks of an exchange are not such, or this is none");
+        return NULL;
+    }
+    if (e->place[client->rank] < 0) {
+        refuse_exchange(server, client, in, TESS_E_MISMATCH, "this rank does not belong to the exchange");
         return NULL;
     }
     e->ids[client->rank] = in->id;
-    if (e->bytes == in->value_bytes)
+    if (e->bytes == bytes)
         return e;
-    snprintf(text, sizeof text, "exchange '%.200s': rank %d passes %llu bytes, rank %d %u", in->key, (int)e->first,
-             (unsigned long long)e->bytes, (int)client->rank, in->value_bytes);
+    snprintf(text, sizeof text, "exchange '%.200s': rank %d passes %llu bytes, rank %d %llu", in->key, (int)e->first,
+             (unsigned long long)e->bytes, (int)client->rank, (unsigned long long)bytes);
     finish_exchange(server, e, TESS_E_MISMATCH, text);
     return NULL;
 }
@@ -196,7 +267,7 @@ static tess__kv_exchange *join_exchange(tess__kv_server *server, tess__kv_client
  * back for. */
 static int is_gone(const tess__kv_server *server, int32_t rank, const tess__kv_exchange *e) {
     const tess__kv_rank *r = &server->ranks[rank];
-    return r->departed && !(r->parked && strncmp(e->key, "open/", 5) == 0);
+    return e->place[rank] >= 0 && r->departed && !(r->parked && strncmp(e->key, "open/", 5) == 0);
 }
 
 static int32_t first_gone(const tess__kv_server *server, const tess__kv_exchange *e) {
@@ -207,12 +278,17 @@ static int32_t first_gone(const tess__kv_server *server, const tess__kv_exchange
 }
 
 void tess__kv_exchange_add(tess__kv_server *server, tess__kv_client *client, const tess__message *in) {
-    tess__kv_exchange *e = join_exchange(server, client, in);
+    uint32_t listed = 4 * (uint32_t)in->arg;
+    if (in->arg < 0 || in->arg > TESS__KV_MEMBERS_MAX || in->value_bytes < listed) {
+        refuse_exchange(server, client, in, TESS_E_INVALID, "an exchange among ranks that are not listed");
+        return;
+    }
+    tess__kv_exchange *e = join_exchange(server, client, in, in->value_bytes - listed);
     if (!e)
         return;
     if (e->bytes)
-        memcpy(e->data->data + (uint64_t)client->rank * e->bytes, in->value, e->bytes);
-    if (++e->n_in == server->nranks) {
+        memcpy(e->data->data + (uint64_t)e->place[client->rank] * e->bytes, in->value + listed, e->bytes);
+    if (++e->n_in == e->n) {
         finish_exchange(server, e, TESS_OK, NULL);
         return;
     }

@@ -21,7 +21,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-enum { STRANGER_LIMIT = 1024, RANK_LIMIT = TESS__KV_VALUE_MAX + 1024 };
+enum { STRANGER_LIMIT = 1024, RANK_LIMIT = TESS__KV_VALUE_MAX + 4 * TESS__KV_MEMBERS_MAX + 1024 };
 
 static int32_t count_joined(const tess__kv_server *server) {
     int32_t n = 0;

@@ -55,6 +55,8 @@ typedef struct tess__kv_exchange {
     char key[TESS__KV_KEY_MAX + 1];
     uint64_t bytes; /* of one rank */
     int32_t n_in, first;
+    int32_t n, *place; /* of how many ranks; by rank, its place among them, -1: it does not belong to it */
+    int circular;      /* waits for itself, for check_agreement */
     tess__blob *data;
     uint32_t *ids; /* of each rank's request; 0: has not come */
 } tess__kv_exchange;

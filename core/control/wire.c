@@ -37,24 +37,24 @@ static size_t body_bytes(const tess__chunk *chunk) {
     return chunk->body ? chunk->body->bytes : chunk->small_bytes;
 }
 
-static void put_u32(unsigned char *at, uint32_t value) {
+void tess__wire_put_u32(unsigned char *at, uint32_t value) {
     for (int i = 0; i < 4; i++)
         at[i] = (unsigned char)(value >> (8 * i));
 }
 
-static uint32_t get_u32(const unsigned char *at) {
+uint32_t tess__wire_get_u32(const unsigned char *at) {
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
 static void put_header(unsigned char *at, const tess__message *message) {
     memset(at, 0, TESS__WIRE_HEADER);
-    put_u32(at, MAGIC);
-    put_u32(at + 4, VERSION);
-    put_u32(at + 8, message->type);
-    put_u32(at + 12, message->id);
-    put_u32(at + 16, (uint32_t)message->arg);
-    put_u32(at + 20, message->key_bytes);
-    put_u32(at + 24, message->value_bytes);
+    tess__wire_put_u32(at, MAGIC);
+    tess__wire_put_u32(at + 4, VERSION);
+    tess__wire_put_u32(at + 8, message->type);
+    tess__wire_put_u32(at + 12, message->id);
+    tess__wire_put_u32(at + 16, (uint32_t)message->arg);
+    tess__wire_put_u32(at + 20, message->key_bytes);
+    tess__wire_put_u32(at + 24, message->value_bytes);
 }
 
 tess__blob *tess__blob_new(const void *data, uint64_t bytes) {
@@ -239,18 +239,18 @@ int tess__inbox_next(const tess__inbox *box, size_t limit, tess__message *out) {
     if (box->bytes == 0)
         return 0;
     const unsigned char *at = box->data + box->start;
-    if (box->bytes >= 4 && get_u32(at) != MAGIC)
+    if (box->bytes >= 4 && tess__wire_get_u32(at) != MAGIC)
         return -1;
     if (box->bytes < TESS__WIRE_HEADER)
         return 0;
-    *out = (tess__message){ .type = get_u32(at + 8),
-                            .id = get_u32(at + 12),
-                            .arg = (int32_t)get_u32(at + 16),
-                            .key_bytes = get_u32(at + 20),
-                            .value_bytes = get_u32(at + 24),
+    *out = (tess__message){ .type = tess__wire_get_u32(at + 8),
+                            .id = tess__wire_get_u32(at + 12),
+                            .arg = (int32_t)tess__wire_get_u32(at + 16),
+                            .key_bytes = tess__wire_get_u32(at + 20),
+                            .value_bytes = tess__wire_get_u32(at + 24),
                             .key = "" };
     uint64_t payload = (uint64_t)out->key_bytes + out->value_bytes;
-    if (get_u32(at + 4) != VERSION || out->type == 0 || out->type >= TESS__WIRE_LAST || payload > limit)
+    if (tess__wire_get_u32(at + 4) != VERSION || out->type == 0 || out->type >= TESS__WIRE_LAST || payload > limit)
         return -1;
     if (box->bytes < TESS__WIRE_HEADER + payload)
         return 0;

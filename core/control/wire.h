@@ -15,7 +15,7 @@ enum {                       /* to the server */
        TESS__WIRE_SET,       /* id */
        TESS__WIRE_GET,       /* id */
        TESS__WIRE_CANCEL,    /* id of a GET that nobody waits for any more */
-       TESS__WIRE_EXCHANGE,  /* id */
+       TESS__WIRE_EXCHANGE,  /* id; arg: of how many ranks, whose numbers begin the value; 0: of all */
        TESS__WIRE_DOING,     /* value: text */
        TESS__WIRE_REPORT,    /* arg: status; id: 1 + the rank that it lost, 0 none; value: text */
        TESS__WIRE_GOODBYE,   /* answered with GOODBYE; arg 1: the connection stays open for BACK */
@@ -41,6 +41,9 @@ typedef struct {
     const char *key;                 /* "" when there is none */
     const unsigned char *value;
 } tess__message;
+
+void tess__wire_put_u32(unsigned char *at, uint32_t value);
+uint32_t tess__wire_get_u32(const unsigned char *at);
 
 /* Reference counted, so that one value can wait in many outboxes. Not for several threads at once. */
 typedef struct {

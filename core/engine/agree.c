@@ -21,7 +21,7 @@ static tess_status worst_of(const tess *t, verdict *all) {
         all[r].message[sizeof all[r].message - 1] = 0;
         if (t->comms.world.nranks == 1)
             return tess__fail(all[r].status, "%s", all[r].message);
-        return tess__fail(all[r].status, "rank %d: %s", r, all[r].message);
+        return tess__fail(all[r].status, "rank %d: %s", tess__comms_rank(&t->comms, r), all[r].message);
     }
     return TESS_OK;
 }

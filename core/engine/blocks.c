@@ -39,7 +39,8 @@ static tess_status call_block(tess *t, const tess__event *e) {
                           .output = or_null(t, TESS__OUTPUT, i),
                           .saved = or_null(t, TESS__SAVED, i),
                           .scratch = or_null(t, TESS__SCRATCH, i),
-                          .selective = (uint32_t)tess__saves_selectively(&t->plan.model, &t->plan.setup, i) };
+                          .selective = (uint32_t)tess__saves_selectively(&t->plan.model, &t->plan.setup, i),
+                          .loss_scale = tess_loss_scale(t) };
     if (backward) {
         c.grad_output = or_null(t, TESS__OUTPUT_GRAD, tess__grad_place(&t->plan.model, i));
         c.grad_input = i ? or_null(t, TESS__OUTPUT_GRAD, tess__grad_place(&t->plan.model, i - 1)) : NULL;

@@ -51,3 +51,7 @@ tess_status tess__engine_fail(tess *t, tess_status status) {
         tess__comms_abort(&t->comms, status);
     return tess__fail(status, "%s", t->message);
 }
+
+tess_status tess_give_up(tess *t, tess_status status) {
+    TESS__PUBLIC(t, status < 0 ? status : TESS_E_INVALID);
+}

@@ -4,6 +4,7 @@
  * Else the optimizer's kernel notes bad values that it leaves. The rank that finds one stops, and the others hear of it
  * as of any failure. */
 #include "finite.h"
+#include "scaler.h"
 #include "values.h"
 
 #include "base/log.h"
@@ -63,7 +64,7 @@ static tess_status find_bad_param(tess *t, void *room, bad_value *out) {
         if (out->of >= TESS_OF_MOMENT1 && !has_floats(t, out->of, p))
             continue;
         tess__owned own = tess__owned_at(t, out->of, i);
-        tess__value v = { own.at, own.mem, own.dtype };
+        tess__value v = { own.at, own.mem, own.dtype, tess__value_scale(t, out->of) };
         if (out->of == TESS_OF_GRAD)
             v.dtype = t->plan.layout.groups[p->group].grad_shard;
         out->param = i;
@@ -97,7 +98,7 @@ static void say_bad_value(const tess *t, const bad_value *at, int32_t rank, char
     const tess__param *p = &t->plan.model.params[at->param];
     out[0] = 0;
     if (at->found)
-        snprintf(out, n, ": rank %d, unit %s: element %llu of %s \"%s\" is %g", rank,
+        snprintf(out, n, ": rank %d, unit %s: element %llu of %s \"%s\" is %g", tess__comms_rank(&t->comms, rank),
                  t->plan.layout.units[t->plan.layout.groups[p->group].unit].name, (unsigned long long)at->element,
                  at->of == TESS_OF_PARAM  ? "parameter"
                  : at->of == TESS_OF_GRAD ? "the gradient of"
@@ -153,12 +154,14 @@ static uint64_t this_step(const tess *t) {
 }
 
 static tess_status judge_not_finite(tess *t) {
-    char where[512] = "", what[640];
+    char where[512] = "", scale[48] = "", what[640];
     if (!is_said(t))
         return t->settings.on_nan == TESS__NAN_SKIP ? decide(t, NULL) : TESS_OK;
     TRY(find_among_ranks(t, TESS_OF_GRAD, where, sizeof where));
-    snprintf(what, sizeof what, "step %llu: the gradient norm is %g%s", (unsigned long long)this_step(t),
-             unsigned_nan(t->step.norm), where);
+    if (t->scaler.now.scale > 0)
+        snprintf(scale, sizeof scale, " with losses times %.9g, the least scale", t->scaler.now.scale);
+    snprintf(what, sizeof what, "step %llu: the gradient norm is %g%s%s", (unsigned long long)this_step(t),
+             unsigned_nan(t->step.norm), scale, where);
     return decide(t, what);
 }
 
@@ -180,7 +183,10 @@ static tess_status judge_spike(tess *t) {
 }
 
 tess_status tess__judge_norm(tess *t) {
-    if (!isfinite(t->step.norm))
+    int finite = isfinite(t->step.norm) != 0;
+    if (tess__scaler_step(t, finite))
+        return TESS_OK;
+    if (!finite)
         return judge_not_finite(t);
     return t->settings.spike > 0 ? judge_spike(t) : TESS_OK;
 }

@@ -14,9 +14,10 @@
 enum { IDENTITY_BYTES = 512 };
 
 /* Fails on every rank alike, because rank `other` differs from rank 0. */
-static tess_status fail_difference(const char *what, int32_t other, const char *zero, const char *theirs) {
-    return tess__fail(TESS_E_INVALID, "the ranks differ in %s: rank 0 has %s, rank %d has %s", what, zero, other,
-                      theirs);
+static tess_status fail_difference(const tess__comms *c, const char *what, int32_t other, const char *zero,
+                                   const char *theirs) {
+    return tess__fail(TESS_E_INVALID, "the ranks differ in %s: rank %d has %s, rank %d has %s", what,
+                      tess__comms_rank(c, 0), zero, tess__comms_rank(c, other), theirs);
 }
 
 static void describe_plugin(const tess__plugin *p, const char *selected, char *out) {
@@ -56,7 +57,7 @@ tess_status tess__handshake_identity(tess *t) {
         for (int i = 1; !status && i < N; i++)
             if (memcmp(all[r][i], all[0][i], IDENTITY_BYTES) != 0) {
                 all[r][i][IDENTITY_BYTES - 1] = all[0][i][IDENTITY_BYTES - 1] = 0;
-                status = fail_difference(what[i], r, all[0][i], all[r][i]);
+                status = fail_difference(&t->comms, what[i], r, all[0][i], all[r][i]);
             }
     free(all);
     return status;
@@ -126,9 +127,10 @@ static tess_status name_difference(const item_list *l, int32_t other) {
     }
     if (!s) {
         texts[0][IDENTITY_BYTES - 1] = texts[other][IDENTITY_BYTES - 1] = 0;
-        s = tess__fail(TESS_E_MISMATCH, "the ranks %s; %s %d is \"%s\" on rank 0 and \"%s\" on rank %d",
+        s = tess__fail(TESS_E_MISMATCH, "the ranks %s; %s %d is \"%s\" on rank %d and \"%s\" on rank %d",
                        l->program ? "compiled different programs" : "declared different models",
-                       l->program ? "instruction" : "declaration", at, texts[0], texts[other], other);
+                       l->program ? "instruction" : "declaration", at, texts[0], tess__comms_rank(&l->t->comms, 0),
+                       texts[other], tess__comms_rank(&l->t->comms, other));
     }
     free(all);
     free(texts);
@@ -149,9 +151,9 @@ static tess_status compare_hosts(tess *t, uint64_t *all) {
     for (int32_t r = 1; !s && r < t->comms.world.nranks; r++)
         if (all[r] != all[0])
             s = tess__fail(TESS_E_MISMATCH,
-                           "the ranks plan for different layouts of hosts: rank 0 for %016" PRIx64
+                           "the ranks plan for different layouts of hosts: rank %d for %016" PRIx64
                            ", rank %d for %016" PRIx64,
-                           all[0], (int)r, all[r]);
+                           tess__comms_rank(&t->comms, 0), all[0], tess__comms_rank(&t->comms, r), all[r]);
     return s;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "state.h"
+#include "scaler.h"
 
 #include "control/host_id.h"
+#include "control/mesh.h"
 #include "base/log.h"
 #include "base/option_fields.h"
 #include "base/options.h"
@@ -13,17 +14,28 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static tess_status open_world(tess *t) {
-    tess_status s = TESS_OK;
-    if (t->settings.plan_only)
-        t->comms.world = (tess__world){ .nranks = t->settings.options.ranks };
-    else
-        TRY(tess__world_from_env(&t->comms.world));
-    if (!t->settings.plan_only && t->comms.world.nranks > 1) {
-        tess__log_set_rank(t->comms.world.rank);
-        s = tess__control_join(&t->comms.world, tess__comms_lost, &t->comms, &t->comms.seat);
-        t->comms.control = t->comms.seat.control;
+static tess_status join_world(tess *t) {
+    tess__comms *c = &t->comms;
+    TRY(tess__world_from_env(&c->world));
+    if (c->world.nranks > 1) {
+        tess__log_set_rank(c->world.rank);
+        TRY(tess__control_join(&c->world, tess__comms_lost, c, &c->seat));
+        c->control = c->seat.control;
     }
+    snprintf(c->title, sizeof c->title, "engine %u", c->seat.engine);
+    return TESS_OK;
+}
+
+static tess_status open_world(tess *t) {
+    TRY(tess__read_group(t));
+    const tess_group_options *group = t->settings.options.group;
+    if (t->settings.plan_only)
+        t->comms.world = (tess__world){ .nranks = group ? group->ranks : t->settings.options.ranks };
+    if (t->settings.plan_only && group)
+        TRY(tess__mesh_stride(group->name ? group->name : "", &t->plan.setup.stride));
+    if (!t->settings.plan_only)
+        TRY(join_world(t));
+    tess_status s = group && !t->settings.plan_only ? tess__comms_join_group(&t->comms, group, &t->outside) : TESS_OK;
     t->mirror.rank = t->comms.world.rank;
     t->plan.setup.nranks = t->comms.world.nranks;
     return s;
@@ -52,7 +64,7 @@ tess_status tess__find_hosts(tess *t) {
 static tess_status open_plugins(tess *t) {
     tess__selection *x = &t->selection;
     tess__setup *u = &t->plan.setup;
-    int announce = t->comms.world.rank == 0 && !t->settings.plan_only;
+    int announce = tess__comms_rank(&t->comms, t->comms.world.rank) == 0 && !t->settings.plan_only;
     TRY(tess__selection_open(x, u->nranks, u->env.ranks_per_host, announce));
     u->comm = x->plugins[TESS_KIND_COMM]->ops;
     u->comm_ctx = x->plugins[TESS_KIND_COMM]->ctx;
@@ -140,11 +152,14 @@ static tess_status start_engine(tess *t) {
     TRY(read_log_level(t));
     TRY(tess__read_plan(t));
     TRY(open_world(t));
+    if (t->outside)
+        return TESS_OK;
     TRY(tess__find_hosts(t));
     TRY(tess__read_options(t));
     t->memory.strict = t->settings.strict;
     t->comms.timeout_ns = t->settings.timeout_ns;
     TRY(open_plugins(t));
+    TRY(tess__scaler_open(t));
     TRY(tess__given_check(&t->settings.given));
     int planned = t->settings.plan_only && !t->settings.options.plan_only; /* tessera plan -- PROGRAM warns itself */
     if (t->comms.world.rank == 0 && !planned)
@@ -183,6 +198,10 @@ tess_status tess__engine_open(const tess_options *options, const tess__hooks *ho
         tess_close(t);
         return s;
     }
+    if (t->outside) {
+        *out = NULL;
+        return tess_close(t);
+    }
     *out = t;
     return TESS_OK;
 }
@@ -211,6 +230,7 @@ static void free_settings(tess__settings *s) {
     free(s->strategy);
     free(s->optimizer);
     free(s->activations);
+    free(s->ledger);
     tess__given_free(&s->given);
 }
 
@@ -222,6 +242,7 @@ static void end_orderly(tess *t) {
             tess__engine_fail(t, finished);
     }
     t->hooks->end_save(t);
+    t->hooks->end_digests(t);
     if (!t->error && t->mirror.ready && t->comms.control)
         tess__control_set(t->comms.control, TESS__KV_READY, NULL, 0);
     if (t->settings.plan_only && !t->settings.options.plan_only && !t->sharded)
@@ -257,6 +278,8 @@ tess_status tess_close(tess *t) {
     tess__guard_destroy(t->pass.guard);
     tess__memory_free(&t->memory);
     tess__streams_end(&t->streams);
+    if (t->scratch.ptr)
+        tess__device_free(&t->device, &t->scratch);
     tess__device_destroy(&t->device);
     for (int32_t i = 0; t->settings.plan_only && i < t->plan.n_user; i++)
         if (t->memory.user[i].ptr)
@@ -265,6 +288,7 @@ tess_status tess_close(tess *t) {
     tess__tables_destroy(t);
     tess__plan_free(&t->plan);
     free_settings(&t->settings);
+    tess__comms_leave_group(&t->comms);
     pthread_mutex_destroy(&t->comms.lock);
     free(t);
     return s;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The optimizer step on shards, the gradient norm, clipping. */
 #include "finite.h"
+#include "scaler.h"
 
 #include "base/status.h"
 
@@ -34,7 +35,10 @@ tess_status tess__step_begin(tess *t, const tess_optimizer_options *o) {
         TRY(tess__look_at_last_norm(t));
         TRY(tess__look_at_steps(t));
     }
-    tess__step_numbers(&t->step, &t->plan.layout, o, tess__note_of_step(t));
+    tess_optimizer_options unscaled = *o;
+    unscaled.grad_scale = (o->grad_scale != 0 ? o->grad_scale : 1) * tess__unscale(t);
+    unscaled.step = o->step ? o->step : t->step.steps_done + 1 - t->scaler.now.skipped;
+    tess__step_numbers(&t->step, &t->plan.layout, &unscaled, tess__note_of_step(t));
     return TESS_OK;
 }
 
@@ -43,7 +47,7 @@ tess_status tess__step_end(tess *t) {
     t->pass.microbatch = 0;
     t->step.steps_done++;
     t->step.options = NULL;
-    return TESS_OK;
+    return t->proof ? t->hooks->digest_step(t) : TESS_OK;
 }
 
 int tess__step_needs_norm(const tess *t, const tess_optimizer_options *o) {
@@ -65,7 +69,7 @@ static tess_status get_grad_norm(tess *t, float *out) {
     if (!out)
         return tess__fail(TESS_E_INVALID, "tess_grad_norm: there is no place for the norm");
     TRY(tess__step_ready(t, "tess_grad_norm"));
-    t->step.grad_scale = 1;
+    t->step.grad_scale = tess__unscale(t);
     TRY(tess__run_program(t, &t->plan.programs[TESS__P_NORM]));
     *out = (float)t->step.norm;
     return TESS_OK;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Where a rank's part of a parameter, gradient or optimizer state lies, and how the host reads and writes it. */
+#include "scaler.h"
 #include "values.h"
 
 #include "kernels/kernels.h"
@@ -35,8 +36,12 @@ static uint32_t mem_of(const tess *t, uint32_t of, const tess__param *p) {
                                                   : &g->state_rest);
 }
 
+float tess__value_scale(const tess *t, uint32_t of) {
+    return of == TESS_OF_GRAD && t->scaler.now.scale > 0 ? tess__unscale(t) : 0;
+}
+
 tess__value tess__value_owned(const tess *t, uint32_t of, const tess__param *p, const tess__piece *piece) {
-    tess__value v = { .mem = mem_of(t, of, p), .dtype = dtype_of(t, of, p) };
+    tess__value v = { .mem = mem_of(t, of, p), .dtype = dtype_of(t, of, p), .scale = tess__value_scale(t, of) };
     if (p->flags & TESS_BUFFER)
         v.at = (char *)tess__address_of(t, TESS__BUFFERS, 0) + p->offset;
     else
@@ -62,18 +67,25 @@ static uint32_t wide_dtype(const tess__value *v) {
 }
 
 int tess__value_direct(const tess__value *v) {
-    return (v->mem == TESS_MEM_HOST || v->mem == TESS_MEM_PINNED) && v->dtype == wide_dtype(v);
+    return (v->mem == TESS_MEM_HOST || v->mem == TESS_MEM_PINNED) && v->dtype == wide_dtype(v) && v->scale == 0;
+}
+
+static void scale_floats(float *x, uint64_t n, float scale) {
+    for (uint64_t i = 0; scale != 0 && i < n; i++)
+        x[i] *= scale;
 }
 
 tess_status tess__value_load(tess *t, const tess__value *v, uint64_t first, uint64_t n, void *raw, void *wide) {
     uint32_t bytes = tess_dtype_bytes(v->dtype);
     TRY(tess__copy_now(t, raw, TESS_MEM_HOST, v->at + first * bytes, v->mem, n * bytes));
     tess__cast_find(v->dtype, wide_dtype(v), 0)(raw, wide, n);
+    scale_floats(wide, n, v->scale);
     return TESS_OK;
 }
 
 tess_status tess__value_store(tess *t, const tess__value *v, uint64_t first, uint64_t n, void *raw, const void *wide) {
     uint32_t bytes = tess_dtype_bytes(v->dtype);
     tess__cast_find(wide_dtype(v), v->dtype, 0)(wide, raw, n);
+    scale_floats(raw, n, v->scale == 0 ? 0 : 1 / v->scale); /* of gradients, which are fp32 */
     return tess__copy_now(t, v->at + first * bytes, v->mem, raw, TESS_MEM_HOST, n * bytes);
 }

@@ -14,7 +14,7 @@
 
 /* The reason why the host takes part in the program, or null. */
 static const char *host_part(const tess *t, const tess__program *p) {
-    const char *norm = NULL;
+    const char *norm = t->scaler.how.init > 0 ? "the scale of losses changes" : NULL;
     for (int32_t i = 0; i < p->n_instrs; i++) {
         const tess__instr *in = &p->instrs[i];
         int zeroes = in->op == TESS__ALLOC && in->flags & TESS__ZERO;
@@ -31,7 +31,7 @@ static const char *host_part(const tess *t, const tess__program *p) {
 /* The reason why the pass, or the optimizer step that follows it, cannot be repeated, or null. */
 static const char *why_not(const tess *t, const tess_run_options *o) {
     const tess__plan *p = &t->plan;
-    const char *why = host_part(t, t->pass.program);
+    const char *why = t->proof ? "digests are made on the host" : host_part(t, t->pass.program);
     if (why || !o->step || t->pass.program == &p->programs[TESS__P_FUSED])
         return why;
     return host_part(t, &p->programs[tess__step_needs_norm(t, o->step) ? TESS__P_CLIP : TESS__P_STEP]);

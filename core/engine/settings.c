@@ -96,6 +96,7 @@ static tess_status read_flags(tess *t) {
     TRY(tess__option_flag("deterministic", &s->deterministic));
     TRY(tess__option_flag("strict", &t->settings.strict));
     TRY(tess__option_flag("low-copy", &s->low_copy));
+    TRY(tess__option_flag("at-rest-digests", &t->settings.digests_rest));
     TRY(tess__option_flag("graphs", &s->graphs));
     s->graphs &= !t->settings.strict; /* the host makes the guard's copies, so nothing can be recorded */
     return TESS_OK;
@@ -162,6 +163,12 @@ static tess_status read_mirror(tess *t) {
     tess_status s = tess__option_int("mirror", 0, INT32_MAX, &steps);
     if (s || !steps || !t->settings.options.recover || t->plan.setup.nranks == 1)
         return s;
+    if (t->settings.options.group)
+        return tess__fail(
+            TESS_E_UNSUPPORTED,
+            "TESSERA_MIRROR=%d: an engine over a group of ranks (tess_options.group) cannot go on without "
+            "a lost one; unset it, and start again from a checkpoint (tessera run --restarts)",
+            (int)steps);
     if (is_replaced(t))
         t->plan.setup.mirror = (int32_t)steps;
     else if (t->comms.world.rank == 0)
@@ -170,9 +177,21 @@ static tess_status read_mirror(tess *t) {
     return TESS_OK;
 }
 
+static tess_status read_ledger(tess *t) {
+    int64_t every = 1;
+    TRY(tess__option_int("ledger-every", 1, INT32_MAX, &every));
+    const char *path = tess__option_text("ledger");
+    if (!path)
+        return TESS_OK;
+    t->plan.setup.ledger_every = (int32_t)every;
+    t->settings.ledger = strdup(path);
+    return t->settings.ledger ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the options");
+}
+
 tess_status tess__read_options(tess *t) {
     TRY(read_switches(t));
     TRY(read_mirror(t));
+    TRY(read_ledger(t));
     TRY(read_budget(t));
     t->settings.strategy = strdup(tess__option_or("strategy", "full"));
     t->settings.optimizer = strdup(tess__option_or("optimizer", "adamw"));
@@ -195,4 +214,35 @@ tess_status tess__read_plan(tess *t) {
     }
     t->settings.options.ranks = (int32_t)ranks;
     return s;
+}
+
+static tess_status check_group(const tess *t, const tess_group_options *o) {
+    const char *name = o->name ? o->name : "";
+    if (o->struct_size < sizeof *o)
+        return tess__fail(TESS_E_INVALID, "tess_options.group: struct_size is %u; set it to sizeof of the struct (%zu)",
+                          o->struct_size, sizeof *o);
+    if (o->ranks < 0 || strlen(name) >= sizeof t->settings.group_name || tess__has_control(name))
+        return tess__fail(TESS_E_INVALID,
+                          "tess_options.group: ranks is %d, the name '%.40s', expected a number from 0 up and at most "
+                          "%zu characters",
+                          o->ranks, name, sizeof t->settings.group_name - 1);
+    if (t->settings.plan_only && !o->ranks)
+        return tess__fail(TESS_E_INVALID,
+                          "tess_options.group.ranks is 0, so a plan does not know how many ranks group '%s' has: "
+                          "tess_mesh_group says it",
+                          name);
+    return TESS_OK;
+}
+
+tess_status tess__read_group(tess *t) {
+    tess__settings *s = &t->settings;
+    const tess_group_options *given = s->options.group;
+    if (!given)
+        return TESS_OK;
+    TRY(check_group(t, given));
+    s->group = *given;
+    snprintf(s->group_name, sizeof s->group_name, "%s", given->name ? given->name : "");
+    s->group.name = s->group_name;
+    s->options.group = &s->group;
+    return TESS_OK;
 }

@@ -3,12 +3,14 @@
 #ifndef TESS_ENGINE_H
 #define TESS_ENGINE_H
 #include "base/option_fields.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/settle.h"
 #include "runtime/comms.h"
 #include "runtime/graphs.h"
 #include "guard.h"
 #include "runtime/device.h"
 #include "runtime/memory.h"
+#include "optimize/scale.h"
 #include "optimize/step.h"
 #include "plan/plan.h"
 #include "plugin/selection.h"
@@ -21,11 +23,15 @@
 
 enum { TESS__NAN_STOP, TESS__NAN_SKIP, TESS__NAN_WARN };
 
-typedef struct {                /* const after tess_open */
-    tess_options options;       /* as given; texts not to be used */
+typedef struct {              /* const after tess_open */
+    tess_options options;     /* as given; texts not to be used */
+    tess_group_options group; /* to which options.group points, unless it is null; a copy, as is its name */
+    char group_name[32];
     tess__given given;          /* the same, for every read of an option */
     const tess__given *callers; /* of the thread in tess_shard, while it runs */
     char *strategy, *optimizer, *activations;
+    char *ledger;     /* file of digests; null: none */
+    int digests_rest; /* TESSERA_AT_REST_DIGESTS */
     int strict, plan_only;
     int on_nan;   /* TESS__NAN_… */
     double spike; /* 0: none is looked for */
@@ -75,6 +81,11 @@ typedef struct { /* functions of the rooms above, which the engine calls and doe
     tess_status (*share_past)(
         tess *); /* [C] saving: a process in a lost rank's place learns whose checkpoints it writes */
     void (*end_recovery)(tess *);
+    /* With a ledger of digests: the gradient sums of a group, before its step, on that step's executor; and after a
+     * step, [C]. The end, after end_save. */
+    tess_status (*digest_gradient)(tess *, int32_t group, const tess__executor *);
+    tess_status (*digest_step)(tess *);
+    void (*end_digests)(tess *);
 } tess__hooks;
 
 struct tess {
@@ -82,6 +93,8 @@ struct tess {
     tess_status error; /* the first one; sticky */
     char message[1024];
     int sharded;         /* tess_shard is done */
+    int outside;         /* of the group that it was opened for: nobody gets this engine */
+    int rest_changed;    /* so were masters or states since the last step, and copies may be new since then */
     int masters_changed; /* by anything but a step, which writes their low-precision copies too: these are old */
     tess__settings settings;
     tess__selection selection;
@@ -95,11 +108,14 @@ struct tess {
     tess__graphs graphs;
     tess__pass_run pass;
     tess__step step;
+    tess__scaler scaler;
     tess__mirror mirror;
     struct tess__saver *saver; /* saving/checkpoint.c; null: nothing was saved yet */
+    struct tess__proof *proof; /* proof/proof.c; null: no ledger of digests is written */
     tess__past past;           /* what was loaded, and whose checkpoints this run writes; the same on all ranks */
     tess__side_thread saving;  /* reads frozen parameters where they lie, and the snapshot */
     tess__advice advice;       /* after tess_shard was over its budget */
+    tess_buffer scratch;       /* of a group's collectives: what the largest so far needs */
 };
 
 /** errors.c: makes `status`, whose message is set, the engine's sticky error. Names a lost rank as the cause when
@@ -124,6 +140,8 @@ tess_status tess__callback_failed(tess_status, uint64_t before, const char *what
  * runs at all. */
 tess_status tess__read_plan(tess *);
 tess_status tess__read_options(tess *);
+/** Takes options.group over. Refuses, before ranks meet, what no group can have. */
+tess_status tess__read_group(tess *);
 /** host.c: what the plugins of this engine may call. */
 void tess__host_make(tess *);
 

@@ -108,7 +108,10 @@ static tess_status do_work(tess *t, const tess__job *job, tess__executor *on) {
     case TESS__PREFETCH: return tess__shard_fetch(t, job->index, on);
     case TESS__REDUCE: return tess__reduce_single_rank(t, job->index, on);
     case TESS__SUM_SHARD: return tess__sum_shard(t, job->index, job->arg, on);
-    case TESS__OPTIMIZE: return tess__optimize(t, job->index, on);
+    case TESS__OPTIMIZE:
+        if (t->proof)
+            TRY(t->hooks->digest_gradient(t, job->index, on));
+        return tess__optimize(t, job->index, on);
     default: return move_activation(t, job->index, job->arg, job->op == TESS__RELOAD, on);
     }
 }
@@ -210,6 +213,7 @@ tess_status tess__low_copies_refresh(tess *t) {
     for (int32_t g = 0; t->masters_changed && g < t->plan.layout.n_groups; g++)
         if (t->plan.layout.groups[g].low_copy)
             TRY(refresh_copy(t, g));
+    t->rest_changed |= t->masters_changed;
     t->masters_changed = 0;
     return TESS_OK;
 }

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The program's own optimizer: one walk over the owned ranges with parameter, gradient and states side by side. */
+#include "finite.h"
+#include "scaler.h"
 #include "values.h"
 
 #include "base/status.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { PARAM, GRAD, STATE, N_VALUES = STATE + 2 };
@@ -76,7 +79,20 @@ static tess_status with_room(tess *t, update *u) {
     return s;
 }
 
+/* Where losses are scaled, gradients may be too large for the scale. */
+static tess_status look_at_gradients(tess *t, int *finite) {
+    *finite = 1;
+    t->step.skips = 0;
+    if (t->scaler.how.init == 0)
+        return TESS_OK;
+    t->step.grad_scale = tess__unscale(t);
+    TRY(tess__run_program(t, &t->plan.programs[TESS__P_NORM]));
+    *finite = isfinite(t->step.norm) != 0;
+    return *finite ? TESS_OK : tess__judge_norm(t);
+}
+
 static tess_status run_update(tess *t, tess_update_fn fn, void *user) {
+    int finite;
     update u = { .fn = fn, .user = user, .n = STATE + t->plan.setup.n_states };
     if (!fn)
         return tess__fail(TESS_E_INVALID, "tess_update: the function is missing");
@@ -87,8 +103,15 @@ static tess_status run_update(tess *t, tess_update_fn fn, void *user) {
             t->settings.optimizer);
     TRY(tess__step_ready(t, "tess_update"));
     TRY(tess__streams_sync(&t->streams)); /* host memory may be read as it lies */
+    TRY(look_at_gradients(t, &finite));
     t->masters_changed = 1;
-    TRY(with_room(t, &u));
+    for (int32_t g = 0; t->proof && g < t->plan.layout.n_groups; g++)
+        if (t->plan.layout.groups[g].trainable)
+            TRY(t->hooks->digest_gradient(t, g, &t->transfers.compute));
+    if (!t->step.skips)
+        TRY(with_room(t, &u));
+    if (finite)
+        tess__scaler_step(t, 1); /* now that the gradients have been read with the scale that they have */
     TRY(tess__grad_release(t));
     return tess__step_end(t);
 }

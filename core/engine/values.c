@@ -101,7 +101,7 @@ static tess_status visit_owned(tess *t, const walk *w) {
         tess__owned o = tess__owned_at(t, w->of, i);
         tess_range r = tess__range_of(p, i, o.piece.in_param, o.piece.elems);
         if (o.piece.elems)
-            TRY(visit_range(t, w, &r, &(tess__value){ o.at, o.mem, o.dtype }));
+            TRY(visit_range(t, w, &r, &(tess__value){ o.at, o.mem, o.dtype, tess__value_scale(t, w->of) }));
     }
     return TESS_OK;
 }
@@ -165,7 +165,7 @@ static tess_status visit_piece(tess *t, const walk *w, int32_t i, int32_t owner)
             TRY(tess__copy_now(t, chunk, t->plan.setup.env.mem, own.at + done * bytes, own.mem, n * bytes));
         TRY(send_chunk(t, i, piece.in_param + done, owner, n * bytes));
         tess_range r = tess__range_of(p, i, piece.in_param + done, n);
-        TRY(visit_range(t, w, &r, &(tess__value){ chunk, t->plan.setup.env.mem, own.dtype }));
+        TRY(visit_range(t, w, &r, &(tess__value){ chunk, t->plan.setup.env.mem, own.dtype, own.scale }));
     }
     return TESS_OK;
 }

@@ -7,10 +7,12 @@
 typedef struct {
     char *at;
     uint32_t mem, dtype;
+    float scale; /* the host sees them times that, a power of two; 0: as they are */
 } tess__value;
 
 /** `of`: TESS_OF_PARAM …; `piece` as the layout gives it, the whole of a buffer. */
 tess__value tess__value_owned(const tess *, uint32_t of, const tess__param *, const tess__piece *);
+float tess__value_scale(const tess *, uint32_t of);
 /** Whether the host can read and write it in place: host memory, f32, f64 or bytes. */
 int tess__value_direct(const tess__value *);
 /** Elements first … first + n - 1, at most TESS__CHUNK_ELEMS, as f32, f64 or bytes in `wide`; `raw` is room for 8 bytes

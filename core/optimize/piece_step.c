@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The step of an optimizer plugin, piece by piece, in host memory. A piece is short, so that the search for NaN and the
- * low-precision copy read it from the cache. */
+/* Calls an optimizer plugin's step piece by piece in host memory. A piece is short, so the search for NaN and the
+ * low-precision copy find it in the cache. */
 #include "step.h"
 
 #include "base/status.h"
@@ -18,15 +18,15 @@ typedef struct {
     const tess__step *step;
     const tess__memory *memory;
     const tess__group *group;
-    int32_t index;       /* of the group */
+    int32_t index;       /* the group's index */
     tess__cast_fn widen; /* null: the gradient is fp32 */
     tess__cast_fn low;   /* null: no low-precision copy */
     float grad_scale;
     int in_place;                /* updates take the place of the gradient */
     float *update;               /* of the shard's first element; null: the grain is no matrix */
-    tess_optimizer_piece common; /* what all pieces have */
+    tess_optimizer_piece common; /* fields that all pieces share */
     atomic_int failed;
-    tess_status status; /* with `error`, of the first that failed */
+    tess_status status; /* the first failure; `error` has its message */
     tess_error error;
 } stepping;
 
@@ -42,7 +42,7 @@ static void note_failure(stepping *x, tess_status status, const tess_error *e) {
     x->error = *e;
 }
 
-/* Keeps the first step that left something, as the device's kernels do. */
+/* Keeps the number of the first step that left a NaN or an infinity, as the device's kernels do. */
 static void note_not_finite(const stepping *x, const tess_optimizer_piece *p) {
     const tess_grain *g = &x->group->step;
     int64_t none = 0, *at = x->step->kernel.not_finite;
@@ -89,7 +89,7 @@ static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first) {
         x->low(p->master, at_value(x, TESS__LOW_COPY, TESS_BF16, first), p->elems);
 }
 
-/* The settings of the optimizer group whose run has this element of the shard. */
+/* Returns the settings of the optimizer group that has this element of the shard. */
 static const tess_segment *settings_of(const stepping *x, uint64_t first) {
     const tess_segment *at = &x->step->segments[x->step->first_segment[x->index]];
     while (first >= at->first + at->elems)
@@ -97,7 +97,7 @@ static const tess_segment *settings_of(const stepping *x, uint64_t first) {
     return at;
 }
 
-/* Steps the part [first, end) of the shard as far as it lies in one parameter. */
+/* Steps the elements of [first, end) in the shard that belong to one parameter. */
 static void step_param(stepping *x, const tess__param *p, const tess__piece *own, uint64_t first, uint64_t end) {
     const tess_param_view view = tess__param_view_of(p);
     const tess_segment *of = settings_of(x, own->in_shard);
@@ -115,7 +115,7 @@ static void step_param(stepping *x, const tess__param *p, const tess__piece *own
     }
 }
 
-/* A part is a run of pads, so that no grain is cut. */
+/* A part is a whole number of pads, so that no grain is cut. */
 static void step_part(void *user, uint64_t first, uint64_t pads) {
     stepping *x = user;
     const tess__plan *plan = x->memory->plan;

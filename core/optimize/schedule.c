@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The learning rate over a run, as a function of the step alone. */
+/* Computes the learning rate from the step alone, so a resumed run needs no state for it. */
 #include <math.h>
 #include <stddef.h>
 
@@ -7,7 +7,7 @@
 #include "base/option_fields.h"
 
 static int is_between(double value, double least, double most) {
-    return value >= least && value <= most; /* NaN is not */
+    return value >= least && value <= most; /* false for NaN */
 }
 
 static tess_status check(const tess_schedule *s) {
@@ -21,7 +21,7 @@ static tess_status check(const tess_schedule *s) {
     return TESS_OK;
 }
 
-/* How far the run is between two of its steps, 0 to 1. */
+/* Returns the fraction of the run from step `from` to its end that is done at step n. */
 static double done_since(const tess_schedule *s, uint64_t from, uint64_t n) {
     return n >= s->steps ? 1 : (double)(n - from) / (double)(s->steps - from);
 }
@@ -30,7 +30,8 @@ static double line(const tess_schedule *s, double done) {
     return s->least + (1 - s->least) * (1 - done);
 }
 
-/* One without a stable part falls from the end of its warm-up on. */
+/* Returns the step at which the rate begins to fall. If there is no room for a stable part, that is the end of the
+ * warm-up. */
 static uint64_t wsd_begin(const tess_schedule *s) {
     uint64_t tenth = s->steps / 10 ? s->steps / 10 : 1, decay = s->decay ? s->decay : tenth;
     uint64_t begin = decay < s->steps ? s->steps - decay : 0;

@@ -19,6 +19,7 @@ enum tess__role {
     TESS__BUFFERS,  /* 0: all running statistics */
     TESS__STAGE,    /* 0: tess_all_reduce's data on its way */
     TESS__STAGE_SCRATCH,
+    TESS__DIGESTS,      /* 0: sums of the ledger of digests, its line, and a piece of a device's memory */
     TESS__SNAPSHOT,     /* 0: what a checkpoint that is being written holds of this rank */
     TESS__MIRROR,       /* 0: this rank's last two images, then those of the rank that it keeps copies for */
     TESS__MIRROR_STAGE, /* 0: a piece of an image on its way */

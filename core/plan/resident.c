@@ -128,6 +128,13 @@ static tess_status lend_gradient(tess__program *out, const tess__group *g, int32
     return r.bytes ? tess__program_buffer(out, &r, &at) : TESS_OK;
 }
 
+/* For each parameter at most one unit, with digests of parameters, gradient sums and states: as numbers and as text. */
+static uint64_t digest_bytes(const tess__setup *s, const tess__layout *l) {
+    uint64_t kinds = 2 + (uint64_t)l->n_states, units = (uint64_t)l->n_order;
+    uint64_t bytes = units * kinds * (sizeof(uint64_t) + TESS__PROOF_HEX) + 3 * units + TESS__PROOF_LINE;
+    return tess__round_up(bytes, sizeof(uint64_t)) + (tess__one_memory(s) ? 0 : TESS__PROOF_CHUNK);
+}
+
 static uint64_t for_passes(const tess__setup *s, const tess__layout *l, uint64_t bytes) {
     return l->passes * tess__round_up(bytes, s->align);
 }
@@ -166,10 +173,11 @@ tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with
                     s->align));
     TRY(keep_buffer(out, TESS__NUMBERS, 0, device, TESS_CAT_TEMPORARY, -1, l->prepared_bytes, s->align));
     TRY(keep_buffer(out, TESS__VALUES, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->values_bytes), s->align));
-    if (s->snapshot) {
-        const tess__rest rest = { .domain = TESS_DOMAIN_HOST, .pageable = tess__one_memory(s) };
-        TRY(keep_buffer(out, TESS__SNAPSHOT, 0, rest, TESS_CAT_SNAPSHOT, -1, snapshot_bytes(s, l), s->align));
-    }
+    const tess__rest host = { .domain = TESS_DOMAIN_HOST, .pageable = tess__one_memory(s) };
+    if (s->snapshot)
+        TRY(keep_buffer(out, TESS__SNAPSHOT, 0, host, TESS_CAT_SNAPSHOT, -1, snapshot_bytes(s, l), s->align));
+    if (s->ledger_every)
+        TRY(keep_buffer(out, TESS__DIGESTS, 0, host, TESS_CAT_TEMPORARY, -1, digest_bytes(s, l), s->align));
     if (s->mirror)
         TRY(keep_mirror(s, l, out));
     if (s->nranks > 1) { /* tess_all_reduce: losses and counts */

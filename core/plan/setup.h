@@ -33,15 +33,17 @@ typedef struct {
     int graphs;                  /* TESSERA_GRAPHS: a pass that repeats may be recorded */
     uint32_t optimizer; /* TESS_OPT_… where no plugin says it, TESS__OPT_PLUGIN; 0: none, or the program's own */
     int own_optimizer;
-    int32_t n_states;  /* fp32, of each element, where no plugin says it */
-    int with_momentum; /* tess_options.momentum */
-    int snapshot;      /* memory for asynchronous checkpoints is planned */
-    int32_t mirror;    /* steps between images in memory; 0: none */
+    int32_t n_states;     /* fp32, of each element, where no plugin says it */
+    int with_momentum;    /* tess_options.momentum */
+    int snapshot;         /* memory for asynchronous checkpoints is planned */
+    int32_t mirror;       /* steps between images in memory; 0: none */
+    int32_t ledger_every; /* steps between lines of the ledger of digests; 0: there is none */
     uint64_t input_bytes;
     uint64_t granularity; /* arenas are obtained in multiples of it */
     uint64_t align;       /* of every buffer: the device's, the comm's, at least 64 */
     uint64_t most_bytes;  /* the comm's limit of one collective on one rank; 0: none */
     tess_plan_env env;
+    int32_t stride; /* of a plan: how far apart its ranks are among all of the run, for the simulator; 0: 1 */
     uint64_t hosts; /* the layout of hosts, as a hash; env has what plugins plan with. 0: one host */
     const tess_comm_ops *comm;
     const tess_device_ops *device;
@@ -122,6 +124,8 @@ static inline int tess__may_record(const tess__setup *s) {
     return s->repeats && s->graphs && s->late && tess__records(s->device) && tess__comm_records(s);
 }
 
+enum { TESS__PROOF_CHUNK = 1 << 19 }; /* bytes: a piece of a device's memory on its way to be digested */
+enum { TESS__PROOF_HEX = 16, TESS__PROOF_LINE = 256 }; /* bytes in a line of the ledger: a digest, and all else */
 enum { TESS__SNAPSHOT_ALIGN = 4096 }; /* of its beginning: the disk takes whole blocks from it without a copy */
 
 static inline int tess__activations_of(const tess__setup *s, int32_t block) {

@@ -254,6 +254,20 @@ static void consider_precision(advice_search *x, const char *name) {
     consider(x, &c);
 }
 
+/* Tells whether the precision changes how a run goes, not only what it takes. */
+static int scales_losses(const advice_search *x, const char *name) {
+    tess__plugin *p = NULL;
+    tess_loss_scaling how = { .struct_size = sizeof how };
+    tess_error error = { .struct_size = sizeof error };
+    if (tess__plugin_open(TESS_KIND_PRECISION, name, &x->selection->host, &p))
+        return 0; /* nor can it be tried */
+    const tess_precision_ops *ops = p->ops;
+    int scales =
+        TESS_CAN(tess_precision_ops, ops, loss_scaling) && !ops->loss_scaling(p->ctx, &how, &error) && how.init != 0;
+    tess__plugin_close(p);
+    return scales;
+}
+
 static tess_status consider_plugin(void *user, const tess__plugin_row *row, tess__plugin **opened) {
     advice_search *x = user;
     (void)opened; /* each attempt opens its own */
@@ -266,7 +280,7 @@ static tess_status consider_plugin(void *user, const tess__plugin_row *row, tess
     /* Never replaces a plugin that the user chose, and offers one only where there was none. */
     if (row->kind == TESS_KIND_OFFLOAD && strcmp(now, "none") == 0)
         consider_change(x, "offload", row->name, COST_OFFLOAD);
-    if (row->kind == TESS_KIND_PRECISION && strcmp(now, "fp32") == 0)
+    if (row->kind == TESS_KIND_PRECISION && strcmp(now, "fp32") == 0 && !scales_losses(x, row->name))
         consider_precision(x, row->name);
     return TESS_OK;
 }

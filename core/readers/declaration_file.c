@@ -39,6 +39,10 @@ static void write_options(FILE *f, const tess__given *given, const tess_options 
     for (uint32_t i = 0; i < given->n; i++)
         if (!is_field(given->list[i].key))
             put_option(f, given->list[i].key);
+    if (o->group) {
+        fprintf(f, "group %d", o->group->ranks);
+        put_text(f, o->group->name ? o->group->name : "");
+    }
     fprintf(f, "open");
     tess__fields_write(f, tess__fields_of_options, o);
     fprintf(f, "\n");

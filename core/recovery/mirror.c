@@ -176,6 +176,7 @@ tess_status tess__mirror_take(tess *t) {
     TRY(tess__streams_sync(&t->streams));
     TRY(copy_image(t, tess__image_at(t, 0, slot), save_part));
     m->own[slot] = step;
+    tess__scale_imaged(&t->scaler, step);
     TRY(send_copies(t, slot));
     m->copy[slot] = step;
     m->slot = !slot;

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "control/wire.h"
 #include "engine/finite.h"
+#include "engine/scaler.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -92,6 +93,7 @@ static tess_status go_back(tess *t, tess_recovery *out) {
     t->masters_changed = 1;
     TRY(smaller ? tess__smaller_restore(t, &step) : tess__mirror_restore(t, &step));
     t->step.steps_done = (uint64_t)step;
+    TRY(tess__scaler_go_back(t, step));
     if (t->plan.setup.mirror) /* a rank that is left alone keeps no images */
         TRY(tess__mirror_take(t));
     if (smaller)

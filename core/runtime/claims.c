@@ -25,10 +25,10 @@ tess_status tess__claims_differ(const tess__comms *c, const tess__claim *mine, i
     theirs->what[sizeof theirs->what - 1] = theirs->after[sizeof theirs->after - 1] = 0;
     if (strcmp(mine->what, theirs->what) != 0 || strcmp(mine->after, theirs->after) == 0)
         return tess__fail(TESS_E_MISMATCH, "the ranks call different things: rank %d is in %s, rank %d in %s",
-                          c->world.rank, mine->what, peer, theirs->what);
+                          tess__comms_rank(c, c->world.rank), mine->what, tess__comms_rank(c, peer), theirs->what);
     return tess__fail(TESS_E_MISMATCH, "the ranks stepped differently before %s: rank %d called %s, rank %d %s",
-                      mine->what, c->world.rank, mine->after[0] ? mine->after : "no tess_step", peer,
-                      theirs->after[0] ? theirs->after : "no tess_step");
+                      mine->what, tess__comms_rank(c, c->world.rank), mine->after[0] ? mine->after : "no tess_step",
+                      tess__comms_rank(c, peer), theirs->after[0] ? theirs->after : "no tess_step");
 }
 
 /* Tags of 0 are unknown and never differ. */

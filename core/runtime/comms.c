@@ -154,20 +154,12 @@ void tess__comms_destroy(tess__comms *c, int orderly) {
 
 /* ---- what went wrong ---- */
 
-static int32_t world_rank(const tess__comms *c, int which, int32_t rank) {
-    if (rank < 0 || which == TESS__WORLD || c->list[which] == c->list[TESS__WORLD])
-        return rank;
-    if (which == TESS__COPY)
-        return c->world.rank % c->copy_groups + rank * c->copy_groups;
-    return which == TESS__REPLICA ? rank * c->shard_ranks + c->shard_rank : c->replica_rank * c->shard_ranks + rank;
-}
-
 /* When ranks disagree, each says what it is about to do, so that the message can name both sides. */
 static tess_status fail_mismatch(tess__comms *c, int which, const tess_error *e) {
     char key[64];
     tess__history mine = tess__history_of(c, tess__comms_activity(c)), theirs;
     char cause[512];
-    int32_t peer = world_rank(c, which, e->rank);
+    int32_t peer = tess__comms_member(c, which, e->rank);
     if (!c->control || peer < 0)
         return tess__fail(TESS_E_MISMATCH, "in %s: %s", tess__comms_activity(c), e->message);
     tess__comms_rank_key(c, "mismatch", c->world.rank, key, sizeof key);
@@ -184,19 +176,20 @@ static tess_status fail_mismatch(tess__comms *c, int which, const tess_error *e)
 static tess_status comm_failed(tess__comms *c, int which, tess_status s, const tess_error *e) {
     if (s == TESS_E_MISMATCH)
         return fail_mismatch(c, which, e);
-    int32_t peer = world_rank(c, which, e->rank);
-    c->lost_peer = peer + 1;
+    int32_t peer = tess__comms_member(c, which, e->rank);
+    c->lost_peer = tess__comms_rank(c, peer) + 1;
     if (peer >= 0)
-        return tess__fail(s, "%s failed at rank %d: %s", tess__comms_activity(c), peer, e->message);
+        return tess__fail(s, "%s failed at rank %d: %s", tess__comms_activity(c), tess__comms_rank(c, peer),
+                          e->message);
     return tess__fail(s, "%s failed: %s", tess__comms_activity(c), e->message);
 }
 
 /* A rank that ended in order will never come, so fail at once instead of after the timeout. */
 static tess_status check_departed(tess__comms *c) {
     for (int32_t r = 0; c->control && r < c->world.nranks; r++)
-        if (r != c->world.rank && tess__control_departed(c->control, r))
-            return tess__fail(TESS_E_PEER, "rank %d has ended while rank %d waits for it in %s", r, c->world.rank,
-                              tess__comms_activity(c));
+        if (r != c->world.rank && tess__control_departed(c->control, tess__comms_rank(c, r)))
+            return tess__fail(TESS_E_PEER, "rank %d has ended while rank %d waits for it in %s", tess__comms_rank(c, r),
+                              tess__comms_rank(c, c->world.rank), tess__comms_activity(c));
     return TESS_OK;
 }
 
@@ -318,7 +311,10 @@ tess_status tess__comms_exchange(tess__comms *c, const char *what, const void *m
     c->exchange_count++;
     tess__control_doing(c->control, what);
     TRY(tess__deadlock_enter_exchange(c, what));
-    TRY(tess__control_exchange(c->control, key, mine, bytes, out));
+    if (c->members)
+        TRY(tess__control_exchange_among(c->control, c->members, c->world.nranks, key, mine, bytes, out));
+    else
+        TRY(tess__control_exchange(c->control, key, mine, bytes, out));
     tess__control_doing(c->control, NULL);
     return TESS_OK;
 }

@@ -15,8 +15,11 @@ typedef struct {
     const tess_comm_ops *ops;
     const tess__plugin *plugin;
     const tess__device *device; /* whose memory is sent */
-    tess__world world;
-    tess__control *control; /* null: one rank, or a plan only */
+    tess__world world;        /* in a group of ranks (tess_options.group) its rank and nranks are those of the group: */
+    int32_t *members;         /* by number in the group, the rank of the process; null: the same */
+    int32_t color, all_ranks; /* of the group; how many ranks the process's world has */
+    char title[96];           /* for messages: "engine 2", "group tp (ranks 0, 1)" */
+    tess__control *control;   /* null: one rank, or a plan only */
     tess__control_seat seat;
     int64_t timeout_ns;
     tess_comm *list[TESS__N_COMMS]; /* the same pointer where groups coincide */
@@ -96,6 +99,18 @@ int tess__comm_has_ended(const tess__comms *, tess_request *);
 tess_status tess__comm_wait_on_stream(const tess__comms *, tess_request *, const tess_stream *);
 void tess__comm_free(const tess__comms *, tess_request *);
 void tess__comm_drop(const tess__comms *, tess_request *); /* waits a while; frees it unless it is still under way */
+
+/** The rank of the process, as launchers and messages count, that has number `rank` here; -1 for -1. */
+static inline int32_t tess__comms_rank(const tess__comms *c, int32_t rank) {
+    return c->members && rank >= 0 ? c->members[rank] : rank;
+}
+/** How many ranks a communicator has, and the number, here, of its i-th. */
+int32_t tess__comms_size(const tess__comms *, int which);
+int32_t tess__comms_member(const tess__comms *, int which, int32_t i);
+/** [C] over all ranks of the process's world: makes those that give the same color the world of this engine, in the
+ * order of their keys, then ranks. `outside` 1: the color is negative, and this rank takes no part. */
+tess_status tess__comms_join_group(tess__comms *, const tess_group_options *, int *outside);
+void tess__comms_leave_group(tess__comms *);
 
 /** A key that no other engine of this process uses. */
 void tess__comms_key(const tess__comms *, const char *key, char *out, size_t n);

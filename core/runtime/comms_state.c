@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Used by all files about communicators: what this rank is doing, keys of the control plane, a plugin's errors. */
+/* Used by all files about communicators: who is in one, what this rank is doing, keys of the control plane, a plugin's
+ * errors. */
 #include "comms.h"
 
 #include "base/status.h"
@@ -37,7 +38,9 @@ void tess__comms_idle(tess__comms *c) {
 }
 
 void tess__comms_key(const tess__comms *c, const char *key, char *out, size_t n) {
-    if (c->seat.engine > 1)
+    if (c->members)
+        snprintf(out, n, "e%u.%d/%s", c->seat.engine, c->color, key);
+    else if (c->seat.engine > 1)
         snprintf(out, n, "e%u/%s", c->seat.engine, key);
     else
         snprintf(out, n, "%s", key);
@@ -47,4 +50,25 @@ void tess__comms_rank_key(const tess__comms *c, const char *what, int32_t rank, 
     char plain[32];
     snprintf(plain, sizeof plain, "%s/%d", what, rank);
     tess__comms_key(c, plain, key, n);
+}
+
+static int is_world(const tess__comms *c, int which) {
+    return which == TESS__WORLD || c->list[which] == c->list[TESS__WORLD];
+}
+
+int32_t tess__comms_member(const tess__comms *c, int which, int32_t i) {
+    if (i < 0 || is_world(c, which))
+        return i;
+    if (which == TESS__COPY)
+        return c->world.rank % c->copy_groups + i * c->copy_groups;
+    return which == TESS__REPLICA ? i * c->shard_ranks + c->shard_rank : c->replica_rank * c->shard_ranks + i;
+}
+
+int32_t tess__comms_size(const tess__comms *c, int which) {
+    int32_t n = c->world.nranks;
+    if (is_world(c, which))
+        return n;
+    if (which == TESS__COPY)
+        return (n - 1 - c->world.rank % c->copy_groups) / c->copy_groups + 1;
+    return which == TESS__REPLICA ? n / c->shard_ranks : c->shard_ranks;
 }

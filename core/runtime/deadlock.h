@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Detects deadlocks across ranks. A backend compares collectives on one communicator; after one second of waiting this
- * compares across communicators and with exchanges of the control plane. It reports only what cannot become true later:
- * a rank inside exchange k posts nothing until k ends, and the n-th posted collective never changes. */
+ * compares across communicators and with exchanges of the control plane; places.h across engines and groups. It reports
+ * only what cannot become true later: a rank inside exchange k posts nothing until k ends, and the n-th posted
+ * collective never changes. */
 #ifndef TESS_DEADLOCK_H
 #define TESS_DEADLOCK_H
 #include "comms.h"

@@ -185,6 +185,15 @@ static uint64_t numbers(const tess__plan *p) {
     return n * TESS_PREPARED_BYTES;
 }
 
+/* The ledger's room: a number of 8 bytes and its 16 digits for each digest, two quotes and a comma for each unit. */
+static uint64_t digests(const tess__plan *p) {
+    uint64_t params = numbers(p) / TESS_PREPARED_BYTES, states = 0;
+    for (int32_t i = 0; i < p->layout.n_groups; i++)
+        states = p->layout.groups[i].step.n_states > states ? p->layout.groups[i].step.n_states : states;
+    uint64_t bytes = tess__round_up(params * ((2 + states) * 24 + 3) + 256, 8);
+    return bytes + (p->setup.env.mem == TESS_MEM_HOST ? 0 : TESS__PROOF_CHUNK);
+}
+
 /* Every pass that may be under way has its own part of such memory. */
 static uint64_t on_the_way(const tess__plan *p, uint64_t bytes) {
     return p->setup.late && p->model.n_blocks ? 2 * tess__round_up(bytes, p->setup.align) : bytes;
@@ -196,6 +205,7 @@ static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tes
     case TESS__STAGE: return TESS__STAGE_BYTES;
     case TESS__STAGE_SCRATCH: return needs->stage;
     case TESS__SNAPSHOT: return snapshot_bytes(p);
+    case TESS__DIGESTS: return digests(p);
     case TESS__MIRROR:
     case TESS__MIRROR_STAGE: return mirror_bytes(p, role);
     case TESS__MIRROR_SCRATCH: return needs->mirror;
@@ -226,6 +236,7 @@ uint64_t tess__measure(const tess__plan *p, const tess__needs *needs, const tess
     case TESS__BUFFERS:
     case TESS__STAGE:
     case TESS__STAGE_SCRATCH:
+    case TESS__DIGESTS:
     case TESS__SNAPSHOT:
     case TESS__MIRROR:
     case TESS__MIRROR_STAGE:

@@ -6,9 +6,11 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "checkpoint/base_files.h"
 #include "checkpoint/data_writer.h"
 #include "checkpoint/store.h"
 #include "kernels/kernels.h"
+#include "proof/proof.h"
 #include "saving.h"
 #include "shard_pieces.h"
 #include "engine/values.h"
@@ -30,13 +32,17 @@ typedef struct { /* what a rank tells the leader, and the leader all ranks; a ra
 
 typedef struct tess__saver {
     tess *t;
-    tess__store store; /* of the leader: held from the first save on */
+    struct tess__proof *proof; /* ledger that names the checkpoint; null: none */
+    tess__store store;         /* of the leader: held from the first save on */
     uint64_t sequence, step, generation, keep;
     int has_score;
     double score;
+    tess__loss_scale loss_scale; /* at `step`: the run goes on while files are written */
     char dir[PATH_MAX];
     char common[TESS_CHECKPOINT_BYTES], own[TESS_CHECKPOINT_BYTES];
     tess__shard_pieces pieces;
+    tess__base_files base; /* [leader] */
+    int base_apart;        /* frozen parameters are left out: they are in the base's files */
     int not_finite; /* what this rank writes holds NaN or infinity; on the leader, at the end, what any rank writes */
     const char *image; /* the snapshot; null: written from where the pieces lie */
     int pending;       /* a save whose outcome nobody has asked for */
@@ -199,16 +205,19 @@ static tess_status hear_all(tess__saver *s, tess__data_file *files) {
 
 /* ---- the manifest ---------------------------------------------------------------------------------- */
 
-static tess_status describe_params(const tess *t, tess__manifest *m) {
+static tess_status describe_params(const tess__saver *s, tess__manifest *m) {
+    const tess *t = s->t;
     m->params = calloc((size_t)t->plan.model.n_params + 1, sizeof *m->params);
     m->is_buffer = calloc((size_t)t->plan.model.n_params + 1, 1);
-    if (!m->params || !m->is_buffer)
+    m->in_base = calloc((size_t)t->plan.model.n_params + 1, 1);
+    if (!m->params || !m->is_buffer || !m->in_base)
         return tess__fail(TESS_E_NOMEM, "no memory for a checkpoint's manifest");
     for (int32_t i = 0; i < t->plan.model.n_params; i++) {
         const tess__param *p = &t->plan.model.params[i];
         if (p->tied_to != i)
             continue;
         m->is_buffer[m->n_params] = (p->flags & TESS_BUFFER) != 0;
+        m->in_base[m->n_params] = s->base_apart && tess__is_of_base(t, i);
         tess__tensor *x = &m->params[m->n_params++];
         x->dtype = p->flags & TESS_BUFFER ? p->dtype : t->plan.layout.groups[p->group].master;
         x->ndim = p->ndim;
@@ -231,18 +240,22 @@ static tess_status commit_manifest(tess__saver *s, tess__data_file *files) {
                          .not_finite = s->not_finite,
                          .has_score = s->has_score,
                          .score = s->score,
+                         .loss_scale = s->loss_scale,
                          .n_states = (uint64_t)t->plan.layout.n_states,
                          .n_files = (uint64_t)t->comms.world.nranks,
+                         .n_base = s->base_apart ? s->base.n : 0,
+                         .base = s->base.files,
                          .files = files };
     snprintf(m.writer, sizeof m.writer, "tessera %s", TESSERA_VERSION);
     snprintf(m.optimizer, sizeof m.optimizer, "%s", tess__optimizer_name(t));
     snprintf(m.strategy, sizeof m.strategy, "%s", t->settings.strategy);
     snprintf(m.precision, sizeof m.precision, "%s", t->selection.text[TESS_KIND_PRECISION]);
-    tess_status status = describe_params(t, &m);
+    tess_status status = describe_params(s, &m);
     if (!status)
         status = tess__store_commit(&s->store, &m, s->keep);
     free(m.params);
     free(m.is_buffer);
+    free(m.in_base);
     return status;
 }
 
@@ -296,6 +309,12 @@ static tess_status share_verdict(tess__saver *s, tess_status status) {
     return n.status ? tess__fail(n.status, "%.*s", MESSAGE_BYTES - 1, n.message) : TESS_OK;
 }
 
+static void name_in_ledger(const tess__saver *s) {
+    char dir[PATH_MAX];
+    if (s->proof && tess__step_dir(s->dir, s->step, dir) == TESS_OK)
+        tess__proof_saved(s->proof, dir, s->step);
+}
+
 static void write_and_meet(void *arg) {
     tess__saver *s = arg;
     tess__data_file file = { .bytes = 0 };
@@ -305,6 +324,8 @@ static void write_and_meet(void *arg) {
         status = conclude_save(s, status, &file);
     else
         status = tell_leader(s, status, &file);
+    if (is_leader(s) && !status)
+        name_in_ledger(s);
     if (is_leader(s) || !status)
         status = share_verdict(s, status);
     free(file.sums);
@@ -350,8 +371,14 @@ static tess_status take_directory(tess__saver *s, const char *on_newer) {
     return status;
 }
 
+/* [leader] Reads the base's files once. */
+static tess_status read_base(tess__saver *s, const char *const *paths) {
+    return paths && !s->base.n ? tess__base_files_read(&tess__disk_real, paths, &s->base) : TESS_OK;
+}
+
 typedef struct {
     save_report report;
+    int base_apart;
     tess__past past;
 } preparation;
 
@@ -364,6 +391,9 @@ static tess_status prepare_save(tess__saver *s, const tess_checkpoint_options *o
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", s->t->comms.world.nranks);
     if (is_leader(s)) {
         n->status = take_directory(s, o->on_newer ? o->on_newer : "stop");
+        if (!n->status)
+            n->status = read_base(s, o->base);
+        mine.base_apart = o->base && s->base.n;
         if (!n->status && !(o->flags & TESS_CHECKPOINT_PREPARE))
             n->status = tess__store_begin(&s->store, s->step, &n->value);
         snprintf(n->message, sizeof n->message, "%s", n->status ? tess_last_error() : "");
@@ -373,6 +403,7 @@ static tess_status prepare_save(tess__saver *s, const tess_checkpoint_options *o
     if (!status) {
         s->generation = all[0].report.value;
         s->t->past = all[0].past;
+        s->base_apart = all[0].base_apart;
         *refused = all[0].report.status != TESS_OK;
         if (*refused)
             status = tess__fail(all[0].report.status, "%.*s", MESSAGE_BYTES - 1, all[0].report.message);
@@ -492,10 +523,12 @@ static tess_status save_checkpoint(tess *t, const tess_checkpoint_options *given
     if ((size_t)snprintf(s->dir, sizeof s->dir, "%s", o.dir) >= sizeof s->dir - 128)
         return tess__fail(TESS_E_INVALID, "tess_checkpoint_save: the path is longer than %d bytes", PATH_MAX);
     s->sequence++;
+    s->proof = t->proof;
     s->step = t->step.steps_done;
     s->keep = o.keep;
     s->has_score = o.score != NULL;
     s->score = o.score ? *o.score : 0;
+    s->loss_scale = t->scaler.now;
     TRY(prepare_save(s, &o, soft));
     if (o.flags & TESS_CHECKPOINT_PREPARE)
         return TESS_OK;
@@ -506,7 +539,7 @@ static tess_status save_checkpoint(tess *t, const tess_checkpoint_options *given
     TRY(tess__streams_sync(&t->streams));
     TRY(tess__look_at_last_norm(t));
     TRY(tess__look_at_steps(t));
-    TRY(tess__shard_pieces_find(t, s->common, o.common_bytes, s->own, o.own_bytes, &s->pieces));
+    TRY(tess__shard_pieces_find(t, s->base_apart, s->common, o.common_bytes, s->own, o.own_bytes, &s->pieces));
     s->info = (tess_checkpoint_info){ .ranks = t->comms.world.nranks,
                                       .step = s->step,
                                       .microbatches = (uint64_t)t->comms.world.nranks * (uint64_t)t->plan.setup.accum,
@@ -571,6 +604,7 @@ void tess__saver_end(tess *t) {
         say_failure(s);
     if (s->store.disk)
         tess__store_close(&s->store);
+    tess__base_files_free(&s->base);
     free(s);
     t->saver = NULL;
 }

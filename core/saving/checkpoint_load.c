@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "checkpoint/base_files.h"
 #include "checkpoint/saved.h"
 #include "checkpoint/store.h"
 #include "kernels/kernels.h"
@@ -23,12 +24,15 @@ typedef struct {
     tess__saved saved;
     tess__saved_file *file;
     int32_t n_states;
+    uint8_t *in_base; /* of parameters: the checkpoint holds no values of it */
+    tess__base_files base;
     uint64_t *taken; /* elements, by parameter and kind: 0 the values, 1 + k the states */
     void *raw, *wide;
     uint64_t common_bytes, own_bytes;
-    int params_only; /* only parameters are asked for, or an imported checkpoint has nothing else */
-    tess__past past; /* the past of the checkpoint that was read last */
-    int foreign;     /* the failure is not damage, so an older checkpoint would not do either */
+    int params_only;             /* only parameters are asked for, or an imported checkpoint has nothing else */
+    tess__past past;             /* the past of the checkpoint that was read last */
+    tess__loss_scale loss_scale; /* its scale */
+    int foreign;                 /* the failure is not damage, so an older checkpoint would not do either */
 } loading;
 
 /* ---- is it of this model? ---------------------------------------------------------------------------- */
@@ -47,7 +51,20 @@ static tess_status check_param(loading *l, uint64_t i) {
                           "%s: a checkpoint of another model: '%s' has %" PRIu64 " elements there and %" PRIu64
                           " here, or another shape",
                           l->saved.path, x->name, x->elems, p->elems);
+    l->in_base[at] = (uint8_t)tess__manifest_in_base(&l->saved.manifest, i);
+    if (l->in_base[at] && !(p->flags & TESS_FROZEN))
+        return tess__fail(TESS_E_DATA, "%s: '%s' was frozen there and is trained here", l->saved.path, x->name);
     return TESS_OK;
+}
+
+/* [leader] Compares the base that the checkpoint names with this run's, from which frozen parameters were filled. */
+static tess_status check_base(loading *l) {
+    static const char *const none[] = { NULL };
+    if (!l->saved.manifest.n_base || l->t->comms.world.rank != 0)
+        return TESS_OK;
+    if (!l->base.n)
+        TRY(tess__base_files_read(&tess__disk_real, l->o->base ? l->o->base : none, &l->base));
+    return tess__base_files_check(l->saved.path, &l->saved.manifest, &l->base);
 }
 
 /* Warns when a step has other microbatches than before, which means other bits and another batch. Under
@@ -79,6 +96,7 @@ static tess_status check_model(loading *l) {
         own += l->t->plan.model.params[i].tied_to == i;
     for (uint64_t i = 0; i < m->n_params; i++)
         TRY(check_param(l, i));
+    TRY(check_base(l));
     if (own != m->n_params)
         return tess__fail(TESS_E_DATA,
                           "%s: a checkpoint of another model: it has %" PRIu64 " parameters, this one %" PRIu64,
@@ -203,7 +221,7 @@ static tess_status check_taken(const loading *l) {
     for (int32_t i = 0; i < l->t->plan.model.n_params; i++) {
         const tess__param *p = &l->t->plan.model.params[i];
         int has_states = !(p->flags & (TESS_BUFFER | TESS_FROZEN)) && !l->params_only;
-        for (int32_t k = 0; p->tied_to == i && k <= (has_states ? states_of(l, p) : 0); k++) {
+        for (int32_t k = 0; p->tied_to == i && !l->in_base[i] && k <= (has_states ? states_of(l, p) : 0); k++) {
             uint64_t need = tess__owned_at(l->t, k ? TESS_OF_GRAD + (uint32_t)k : TESS_OF_PARAM, i).piece.elems;
             uint64_t got = l->taken[(size_t)i * (TESS__MAX_STATES + 1) + (size_t)k];
             if (got != need)
@@ -239,6 +257,7 @@ static tess_status load_one(loading *l, const char *path, tess_checkpoint_info *
     if (!m->lineage.n)
         l->past.of = (tess__lineage){ .n = 1 };
     l->past.of.runs[l->past.of.n - 1].until = m->step;
+    l->loss_scale = m->loss_scale;
     *info = (tess_checkpoint_info){ .struct_size = sizeof *info,
                                     .ranks = (int32_t)m->ranks,
                                     .step = m->step,
@@ -320,9 +339,10 @@ static tess_status load_named(loading *l, tess_checkpoint_info *info) {
 static tess_status load_with_room(loading *l, tess_checkpoint_info *info) {
     load_outcome f;
     l->taken = calloc((size_t)l->t->plan.model.n_params + 1, (TESS__MAX_STATES + 1) * sizeof *l->taken);
+    l->in_base = calloc((size_t)l->t->plan.model.n_params + 1, 1);
     l->raw = malloc(TESS__CHUNK_ELEMS * 8);
     l->wide = malloc(TESS__CHUNK_ELEMS * 8);
-    if (!l->taken || !l->raw || !l->wide)
+    if (!l->taken || !l->in_base || !l->raw || !l->wide)
         return tess__fail(TESS_E_NOMEM, "no memory to load a checkpoint");
     /* Every rank goes the leader's way, whatever it sees of the directory. */
     l->foreign = tess__is_checkpoint(&tess__disk_real, l->o->path);
@@ -354,6 +374,8 @@ static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *
     t->masters_changed = 1;
     tess_status s = load_with_room(&l, &info);
     free(l.taken);
+    free(l.in_base);
+    tess__base_files_free(&l.base);
     free(l.raw);
     free(l.wide);
     TRY(s);
@@ -361,6 +383,7 @@ static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *
     if (!(o.flags & TESS_CHECKPOINT_PARAMS)) {
         t->step.steps_done = info.step;
         t->past = l.past;
+        tess__scale_load(&t->scaler, &l.loss_scale);
     }
     if (out)
         TESS_GIVE(out, &info);

@@ -69,7 +69,12 @@ static tess_status add_buffer(tess__shard_pieces *l, const tess *t, int32_t i) {
     return add_piece(l, &name, o.dtype, o.piece.elems, (tess__shard_piece){ .at = o.at, .mem = o.mem });
 }
 
-static tess_status add_all(tess__shard_pieces *l, const tess *t) {
+int tess__is_of_base(const tess *t, int32_t param) {
+    const tess__param *p = &t->plan.model.params[param];
+    return !(p->flags & TESS_BUFFER) && !t->plan.layout.groups[p->group].trainable;
+}
+
+static tess_status add_all(tess__shard_pieces *l, const tess *t, int base_apart) {
     for (int32_t i = 0; i < t->plan.model.n_params; i++) {
         const tess__param *p = &t->plan.model.params[i];
         if (p->tied_to != i || ((p->flags & TESS_BUFFER) && t->comms.world.rank != 0))
@@ -78,6 +83,8 @@ static tess_status add_all(tess__shard_pieces *l, const tess *t) {
             TRY(add_buffer(l, t, i));
             continue;
         }
+        if (base_apart && tess__is_of_base(t, i))
+            continue;
         TRY(add_owned(l, t, i, TESS_OF_PARAM, TESS__PIECE_PARAM));
         for (int32_t k = 0; k < (int32_t)t->plan.layout.groups[p->group].step.n_states; k++)
             TRY(add_owned(l, t, i, TESS_OF_MOMENT1 + (uint32_t)k, TESS__PIECE_STATE0 + k));
@@ -97,12 +104,12 @@ static tess_status order_pieces(tess__shard_pieces *l) {
     return TESS_OK;
 }
 
-tess_status tess__shard_pieces_find(const tess *t, const void *common, uint64_t common_bytes, const void *own,
-                                    uint64_t own_bytes, tess__shard_pieces *out) {
+tess_status tess__shard_pieces_find(const tess *t, int base_apart, const void *common, uint64_t common_bytes,
+                                    const void *own, uint64_t own_bytes, tess__shard_pieces *out) {
     char rank[32];
     tess__shard_pieces l = { .n = 0 };
     snprintf(rank, sizeof rank, "rank-%05d", t->comms.world.rank);
-    tess_status s = add_all(&l, t);
+    tess_status s = add_all(&l, t, base_apart);
     if (!s && t->comms.world.rank == 0)
         s = add_program(&l, "common", common, common_bytes);
     if (!s)

@@ -19,8 +19,11 @@ typedef struct {
     uint64_t n, capacity, bytes; /* bytes: of all data */
 } tess__shard_pieces;
 
-/** The program's bytes are copied before the pieces are used, and then lie in host memory. */
-tess_status tess__shard_pieces_find(const tess *, const void *common, uint64_t common_bytes, const void *own,
-                                    uint64_t own_bytes, tess__shard_pieces *out);
+/** With `base_apart` without frozen parameters. The program's bytes are copied before the pieces are used, and then lie
+ * in host memory. */
+tess_status tess__shard_pieces_find(const tess *, int base_apart, const void *common, uint64_t common_bytes,
+                                    const void *own, uint64_t own_bytes, tess__shard_pieces *out);
+/** Whether a parameter is left out then. */
+int tess__is_of_base(const tess *, int32_t param);
 void tess__shard_pieces_free(tess__shard_pieces *);
 #endif

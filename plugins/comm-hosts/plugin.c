@@ -44,11 +44,14 @@ static int32_t planned_each(const hosts_plugin *p, const tess_plan_env *env) {
 
 static tess_status hosts_need(void *ctx, const tess_plan_env *env, const tess_collective *call, tess_need *out) {
     const hosts_plugin *p = ctx;
-    const tess_collective c = kit_take_call(call, call->struct_size);
+    tess_collective c = kit_take_call(call, call->struct_size);
     tess_need within = { .struct_size = sizeof within }, between = { .struct_size = sizeof between };
     const int32_t each = planned_each(p, env);
     tess_plan_env host = { .struct_size = sizeof host, .mem = env->mem, .nranks = each ? each : 1, .in_flight = 1 };
-    if (env->nranks < 1 || p->between.ops->need(p->between.ctx, env, &c, &between) != TESS_OK ||
+    if (env->nranks < 1 || c.root < 0 || c.root >= env->nranks)
+        return TESS_E_UNSUPPORTED;
+    c.root = 0; /* the parts count ranks of their own */
+    if (p->between.ops->need(p->between.ctx, env, &c, &between) != TESS_OK ||
         p->within.ops->need(p->within.ctx, &host, &c, &within) != TESS_OK)
         return TESS_E_UNSUPPORTED;
     if (each) {

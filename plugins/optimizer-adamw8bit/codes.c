@@ -9,8 +9,8 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Seven decades below 1. In each, the middles of equal parts from 0.1 to 1; every decade has twice the parts of the one
- * below it. With signs there are half as many. And 0 and 1. */
+/* Each of the seven decades below 1 has twice the values of the next lower one. Its values are the middles of equal
+ * parts from 0.1 to 1 of it. Signed codes have half as many magnitudes. 0 and 1 are values too. */
 static void make_values(codes *c, int is_signed) {
     static const double decade[] = { 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1 };
     int n = 0;
@@ -35,7 +35,7 @@ static uint8_t slowly(const codes *c, float x) {
     return (uint8_t)code;
 }
 
-/* The least magnitude of a bin. */
+/* Returns the least magnitude in a bin. */
 static float bin_begins(uint32_t bin) {
     uint32_t bits = (((127u - OCTAVES) << 6) + bin) << 17;
     float x;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* optimizer-adamw8bit: AdamW with 8-bit moments, block by block. */
+/* optimizer-adamw8bit: AdamW with moments of 8 bits, quantized block by block. */
 #include "codes.h"
 #include "formulas.h"
 #include "plugin_base.h"
@@ -31,7 +31,7 @@ static void adamw8bit_close(void *ctx) {
     free(ctx);
 }
 
-/* Small parameters are those of AdamW itself, which every device steps. */
+/* Small parameters take plain AdamW, because every device has a kernel for it. */
 static tess_status adamw8bit_describe(void *ctx, const tess_param_view *param, uint32_t flags, tess_grain *out,
                                       tess_error *error) {
     const settings *s = ctx;
@@ -51,7 +51,7 @@ static tess_status adamw8bit_describe(void *ctx, const tess_param_view *param, u
     return TESS_OK;
 }
 
-/* The same as tess_step_prepare makes of these numbers. */
+/* Computes the same constants as tess_step_prepare does from these numbers. */
 static tess_step_constants constants_of(const tess_optimizer_piece *p) {
     const double beta1 = p->beta1 != 0 ? p->beta1 : 0.9, beta2 = p->beta2 != 0 ? p->beta2 : 0.999;
     return (tess_step_constants){ .grad_scale = 1,
@@ -67,15 +67,19 @@ static tess_step_constants constants_of(const tess_optimizer_piece *p) {
 static inline float largest(const float *x, uint64_t n) {
     float most = 0;
     for (uint64_t i = 0; i < n; i++)
-        most = fabsf(x[i]) > most || x[i] != x[i] ? fabsf(x[i]) : most; /* NaN stays, to be found */
+        most = fabsf(x[i]) > most || x[i] != x[i] ? fabsf(x[i]) : most; /* NaN stays, so that the core finds it */
     return most;
 }
 
+/* A second moment above 0 gets a code above 0: a step would divide what is left of the first one by eps alone. */
 static inline void store(const codes *c, const float *x, const block *b, int moment) {
     const float most = largest(x, b->elems);
+    const uint8_t zero = codes_nearest(c, 0);
     *b->most[moment] = most;
-    for (uint64_t i = 0; i < b->elems; i++)
-        b->code[moment][i] = most > 0 ? codes_nearest(c, x[i] / most) : codes_nearest(c, 0);
+    for (uint64_t i = 0; i < b->elems; i++) {
+        uint8_t code = most > 0 ? codes_nearest(c, x[i] / most) : zero;
+        b->code[moment][i] = (uint8_t)(code + (moment == 1 && code == zero && x[i] > 0));
+    }
 }
 
 static inline __attribute__((always_inline)) void step_block(const codes of[2], const tess_step_constants *constants,
@@ -96,7 +100,7 @@ static void step_block_any(const codes of[2], const tess_step_constants *c, cons
     step_block(of, c, b);
 }
 
-/* The same bits: a fused multiply-add is exact, in an instruction and in a library. */
+/* Gives the same bits as step_block_any, because fma is exact as an instruction and as a library call. */
 #if defined(__x86_64__)
 __attribute__((target("avx2,fma"))) static void step_block_wide(const codes of[2], const tess_step_constants *c,
                                                                 const block *b) {

@@ -30,12 +30,12 @@ static tess_status lion_describe(void *ctx, const tess_param_view *param, uint32
     return TESS_OK;
 }
 
-/* The user's setting, else the program's number, else the usual one. */
+/* The user's setting wins over the program's number, which wins over the usual value. */
 static double beta_of(const kit_option *o, double said) {
     return !o->is_set && said != 0 ? said : o->value.real;
 }
 
-/* Avoids branches, so that the compiler can vectorise the loop. NaN has no sign, so it gives 0. */
+/* Has no branches, so that the compiler can vectorise the loop. NaN has no sign and gives 0. */
 static inline float sign_of(float x) {
     return (float)(x > 0) - (float)(x < 0);
 }

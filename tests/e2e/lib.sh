@@ -47,8 +47,15 @@ leftovers() {
 }
 none_left() { [ -z "$(leftovers)" ]; }
 
-# nothing_left: no process of this test runs any more, or soon; how soon depends on who else needs the processors.
-nothing_left() { within 30 none_left || fail "processes left: $(ps -o pid,stat,args -p "$(leftovers | tr '\n' ' ')")"; }
+# nothing_left: no process of this test runs any more, or soon: within 6 s, in which a silent peer is found, or in 30 s of which
+# processors were scarce for the rest.
+nothing_left() {
+  local clock_began clock_scarce took waited
+  start_clock
+  within 30 none_left || fail "processes left: $(ps -o pid,stat,args -p "$(leftovers | tr '\n' ' ')")"
+  stop_clock
+  [ $((took - waited)) -lt 6000 ] || fail "the last processes ran for $took ms more; processors were scarce for $waited ms of them"
+}
 
 # ends PID SECONDS: waits for a child; its exit code is in $code.
 ends() {

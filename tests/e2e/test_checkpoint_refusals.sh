@@ -31,9 +31,9 @@ cp -r run damaged
 truncate -s -1 damaged/step-000004/data-1-00000-of-00001.safetensors
 goes_back "damaged/step-000004/data-1-00000-of-00001.safetensors"
 cp -r run damaged
-sed -i 's/"version":2,/"version":4,/' damaged/step-000004/manifest.json
+sed -i 's/"version":2,/"version":5,/' damaged/step-000004/manifest.json
 cp -r damaged newer
-goes_back "damaged/step-000004/manifest.json: format version 4 is newer than this tessera, which reads up to 3"
+goes_back "damaged/step-000004/manifest.json: format version 5 is newer than this tessera, which reads up to 4"
 # A run that goes on behind it leaves it alone.
 expect 6 "$TESSERA" train $linear --steps 4 --resume newer --save newer
 grep -q "error: newer: step 4 there would be left behind" err || fail "no word of it: $(cat err)"

@@ -21,8 +21,6 @@ same() {
     fail "$model $*: loss $(summary loss cuda.json), on the CPU $(summary loss cpu.json)"
 }
 small_gpt="gpt $(brief_text) --batch 2 --layers 2 --heads 2 --width 16 --context 8 --steps 4"
-expect 3 on_double "$TESSERA" train $small_gpt --lora rank=2,alpha=2,targets=c_attn --device cuda
-grep -q "gpt on cuda: adapters (--lora) are for the CPU" err || fail "adapters on a GPU: $(cat err)"
 small_mnist="mnist --batch 16 --steps 2"
 small_convbn="convbn --image-size 12 --hidden 8 --steps 2"
 
@@ -54,8 +52,8 @@ if ! "$TESSERA" --version | grep 'left out' | grep -q PCRE2; then # completions 
   for i in $(seq 80); do echo "{\"prompt\": \"shard $i\", \"completion\": \" of rank $((i % 7))$(printf ' x%.0s' $(seq $((i % 5))))\"}"; done >samples.jsonl
   same "gpt2 --config config.json --batch 2 --context 64 $samples" 1e-5
   same "gpt2 --config config.json --batch 9 --context 128 $samples" 1e-5
-  expect 3 on_double "$TESSERA" train $gpt2 $samples --device cuda --pack
-  grep -q "^tessera: error: --pack is on, which attention on this device does not know: --device cpu$" err || fail "--pack: $(cat err)"
+  same "gpt2 --config config.json --batch 2 --context 64 $samples" 1e-5 --pack --sample 5
+  same "gpt2 --config config.json --batch 2 --context 64 $samples" 1e-2 --pack --precision bf16
 fi
 TESSERA_STRICT=1 expect 0 on_double "$TESSERA" train $gpt2 --steps 1 --device cuda # positions behind the context have a gradient
 # Llama: shared keys and values, stretched positions, a head of its own; other bits of neither offload nor recomputation.
@@ -75,6 +73,15 @@ TESSERA_GRAPHS=0 expect 0 on_double "$TESSERA" train $llama --steps 6 --device c
 [ "$(summary params_digest cuda.json)" = "$digest" ] || fail "llama called: $(summary params_digest cuda.json), recorded $digest"
 TESSERA_STRICT=1 expect 0 on_double "$TESSERA" train $llama --steps 1 --device cuda # and so have unused rows of the embedding
 same "$llama --steps 2" 1e-2 --precision bf16 --accum 2 --sync end --freeze 'embed.*'
+# Adapters beside a base at rest in its files' dtype or in blocks; unit/models/test_cuda_models has every product.
+adapters=rank=3,alpha=6,targets=all-linear
+same "$small_gpt" 1e-5 --lora $adapters,base=int8
+same "$llama --steps 6" 1e-5 --sample 20 --lora $adapters,base=nf4
+digest=$(summary params_digest cuda.json)
+expect 0 on_double "$TESSERA" train $llama --steps 6 --lora $adapters,base=nf4 --offload cpu --activations recompute --device cuda --json=cuda.json
+[ "$(summary params_digest cuda.json)" = "$digest" ] || fail "adapters offloaded: $(summary params_digest cuda.json), before $digest"
+same "$llama --steps 2" 1e-5 --lora $adapters,base=f16 --wrap none
+same "$llama --steps 2" 1e-2 --lora $adapters,base=bf16 --precision bf16 --accum 2
 expect 0 on_double "$TESSERA" train $llama --steps 2 --device cuda --export llama
 same "llama --model llama --data tokens.bin --batch 2 --context 16 --steps 1" 1e-5
 expect 0 on_double "$TESSERA" train linear --device cuda

@@ -11,7 +11,7 @@ esac
 cd "$SOURCE"
 git() { command git -c safe.directory='*' "$@"; }
 git rev-parse --git-dir >/dev/null 2>&1 || { echo "skipped: not a git checkout"; exit 77; }
-mapfile -t files < <(git ls-files -- '*.c' '*.h' '*.cc' '*.cu')
+mapfile -t files < <(git ls-files -- '*.c' '*.h' '*.cc' '*.cu' '*.cpp' '*.hpp')
 [ "${#files[@]}" -gt 0 ] || { echo "FAILED: no source found"; exit 1; }
 log=$OLDPWD/clang-format.log code=0
 printf '%s\0' "${files[@]}" | xargs -0 -n 20 "$format" --dry-run -Werror >"$log" 2>&1 || code=$?

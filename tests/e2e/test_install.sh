@@ -73,6 +73,11 @@ find_component() {
   cmake -S component -B component/build -DCMAKE_PREFIX_PATH="$prefix" >component.log 2>&1
 }
 find_component precision-bf16 || { cat component.log; fail "COMPONENTS precision-bf16 is not found"; }
+[ -s "$prefix/include/tessera/torch.hpp" ] || fail "tessera/torch.hpp is not installed"
+if [ -x "$BUILD/tests/torch/test_torch" ]; then
+  find_component torch || { cat component.log; fail "COMPONENTS torch is not found"; }
+  cmake -S "$SOURCE/examples/torch" -B torch -DCMAKE_PREFIX_PATH="$prefix" >torch.log 2>&1 || { cat torch.log; fail "examples/torch"; }
+fi
 ! find_component comm-carrier-pigeon || fail "an unknown component is found"
 grep -q 'comm-carrier-pigeon' component.log || { cat component.log; fail "the message does not name the component"; }
 
@@ -83,7 +88,9 @@ for file in share/doc/tessera/README.md share/doc/tessera/docs/your-own-loop.md 
   [ -s "$prefix/$file" ] || fail "$file is not installed"
 done
 
-for example in first gpt; do
+examples="first gpt mesh"
+command -v gfortran >/dev/null && examples+=" fortran"
+for example in $examples; do
   [ -e "$SOURCE/examples/$example/CMakeLists.txt" ] || continue
   cmake -S "$SOURCE/examples/$example" -B "$example" -DCMAKE_PREFIX_PATH="$prefix" >"$example.log"
   cmake --build "$example" >>"$example.log" || { cat "$example.log"; fail "examples/$example does not build"; }

@@ -3,7 +3,7 @@
 # labels: e2e
 # timeout: 240
 # Adapters beside a frozen base that rests in fp32, bf16 or blocks of codes: planned bytes are the bytes obtained, and one
-# digest whatever the ranks, strategy, offload, activations and units. A checkpoint, the peft folder and the merged model go
+# digest whatever the ranks, strategy, offload, activations and units. A checkpoint, which names its base and does not hold it, the peft folder and the merged model go
 # on from the same values. An 8B model fits one card of 24 GiB.
 . "$SOURCE/tests/e2e/lib.sh"
 data=$SOURCE/tests/reference/data
@@ -64,6 +64,28 @@ same "$whole" "gone on with by four ranks"
 expect 6 "$TESSERA" ckpt export kept out2
 grep -q "a checkpoint of adapters: train --lora" err || fail "ckpt export: $(cat err)"
 expect 0 "$TESSERA" ckpt verify kept
+# The base is in its own files: a step folder has the adapters, two moments of each, and the files' digests.
+gpt2="gpt2 $data/hf-gpt2 rank=3,alpha=6,targets=c_attn,c_proj,c_fc,rslora,base=nf4"
+if ! "$TESSERA" --version | grep "left out" | grep -q xxHash; then
+  grep -q "^kept/step-000003: ok, .* beside a base that is not here$" out || fail "verify: $(cat out)"
+  ! grep -aq 'param/[^"]*c_attn.weight@' kept/step-000003/*.safetensors || fail "a step folder has the base again"
+  grep -aq 'param/[^"]*c_attn.lora_A.weight@' kept/step-000003/*.safetensors || fail "a step folder has no adapters"
+  expect 0 "$TESSERA" ckpt show kept
+  has_line out "  frozen parameters in model.safetensors .*, xxh128 [0-9a-f]{32}\)"
+  expect 0 "$TESSERA" ckpt reshard kept/step-000001 cut --to 3 --quiet
+  expect 0 "$TESSERA" ckpt diff kept/step-000001 cut
+  expect 1 "$TESSERA" ckpt diff kept/step-000001 kept
+  run $gpt2 -n 2 --accum 2 --resume cut
+  same "$whole" "gone on with from three files"
+  cp -r "$data/hf-gpt2" moved && chmod -R u+w moved && rm -f moved/model.safetensors.index.json
+  run gpt2 moved ${gpt2##* } -n 4 --resume kept/step-000001
+  same "$whole" "beside the same base elsewhere"
+  printf '\001' | dd of=moved/model.safetensors bs=1 seek=$(($(wc -c <moved/model.safetensors) - 1)) conv=notrunc status=none
+  expect 6 "$TESSERA" train gpt2 --model moved --lora ${gpt2##* } --context 16 --batch 2 --steps 3 --data nano.bin --token-bits 16 \
+    --quiet -n 2 --accum 2 --resume kept
+  [ "$(wc -l <err)" = 1 ] && grep -q "its frozen parameters are in model.safetensors with xxh128 .* the base changed$" err ||
+    fail "a changed base: $(cat err)"
+fi
 [ ! -e out2/model.safetensors ] || fail "ckpt export leaves a folder"
 
 # The peft folder holds the same values, and the merged model computes the same.

@@ -97,7 +97,7 @@ for strict in 0 1; do
   says 2 $strict 5 'stepped differently before .*: rank [01] called tess_step 1 with lr 0.[12].*, rank [01] tess_step 1 with lr 0.[12]' lr_per_rank
 done
 for strict in 0 1; do
-  says 2 $strict 5 'the ranks use their engines in different orders: rank [01] is in tess_all_reduce \(sum\) of 1 f64 of engine [12], rank [01] in tess_all_reduce \(sum\) of 1 f64 of engine [12]' two_engines
+  says 2 $strict 5 'the ranks use their engines and groups in different orders: rank [01] is in tess_all_reduce \(sum\) of 1 f64 of engine [12], rank [01] is in tess_all_reduce \(sum\) of 1 f64 of engine [12]' two_engines
 done
 says 2 0 5 'took more than 2 s \(TESSERA_TIMEOUT\): rank 1 did not come to it and computes or hangs' hang TESSERA_TIMEOUT=2 TESSERA_GRACE=1
 

@@ -100,3 +100,25 @@ head -c $((10 + number)) /dev/zero >seen
 MUTANTS_REACHED=$PWD/seen MUTANTS_FIRSTS=$PWD/firsts ./sample child >/dev/null
 want=$(printf '00%.0s' {1..10})$(printf '01%.0s' {11..42})
 [ "$(od -An -v -tx1 seen | tr -d ' \n')" = "$want" ] || fail "noted: $(od -An -v -tx1 seen)"
+
+# The floor of a run: fewer are noticed in at most one of 1,000 draws at that score.
+python3 - "$SOURCE/tests/mutations" <<'END' || fail "the floor"
+import importlib.machinery, importlib.util, random, sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[1])
+loader = importlib.machinery.SourceFileLoader('score', sys.argv[1] + '/score')
+score = importlib.util.module_from_spec(importlib.util.spec_from_loader('score', loader))
+loader.exec_module(score)
+chance = random.Random(7)
+for decided, rate in ((5, 0.75), (17, 0.75), (40, 0.75), (40, 0.9)):
+    least = score.least_of(decided, rate)
+    draws = [sum(chance.random() < rate for _ in range(decided)) for _ in range(20000)]
+    below, within = sum(d < least for d in draws), sum(d <= least for d in draws)
+    assert below <= 40 and within > 8, (decided, rate, least, below, within)
+assert score.least_of(0, 0.75) == 0 and score.least_of(40, 0.75) == 21
+for noticed, code in ((20, score.BELOW), (21, 0)):
+    try:
+        score.hold_floor(0.75, {'noticed': noticed, 'survived': 30 - noticed, 'not reached': 10, 'no time': 5, 'equivalent': 5})
+    except SystemExit as ended:
+        assert ended.code == code, (noticed, ended.code)
+END

@@ -101,6 +101,8 @@ comm register_writes_on_failure 'registered_memory' 'mem_register failed and wro
 # Dtypes.
 precision compute_unreadable 'precision/*' 'compute is .*, which the program does not read'
 precision sums_in_bf16 'precision/*' 'sums are made in (bf16|f16)'
+precision scales_by_three 'precision/*' 'not all are powers of two'
+precision scale_grows_backwards 'precision/*' 'does not grow and back off'
 precision gathers_wider 'precision/*' 'choose for f32: gathers in f32 what kernels read in bf16'
 precision choice_unwritten 'precision/*' 'leaves a part unwritten'
 

@@ -11,16 +11,18 @@ declare -A core=( [base]="" [kit]="" [kernels]="base kit" [builtin]="base kit ke
   [checkpoint]="base" [runtime]="base kit kernels builtin plugin control plan readers checkpoint"
   [optimize]="base kit kernels plugin plan runtime"
   [engine]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize"
-  [recovery]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine" [saving]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine"
-  [front]="engine recovery saving" )
+  [proof]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine"
+  [recovery]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine" [saving]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine proof"
+  [group]="base engine" [inspect]="base kernels readers engine"
+  [front]="engine proof recovery saving group" )
 declare -A tools=( [support]="" [tokenizer]="support" [models]="support" [machine]="support models" [launch]="support" [report]="support" [plugins]="support"
   [plan]="support models machine launch report plugins" [train]="support tokenizer models machine launch report plugins plan"
-  [tune]="support models machine launch report plugins plan" [bench]="support models machine launch report plugins plan train tune" [ckpt]="support"
+  [tune]="support models machine launch report plugins plan" [bench]="support models machine launch report plugins plan train tune" [ckpt]="support" [proof]="support"
   [doctor]="support plugins" )
 # What tools need of the core, behind headers of their own; then commands about its insides: checkpoints, plans, kernels
 # and plugins.
-private="support/say.c support/options.c support/json_in.c support/names.c support/safetensors.c support/safetensors_write.c support/world.c launch/launch_server.c
-  ckpt/ckpt.h ckpt/ckpt_write.c train/train_checkpoint.c
+private="support/say.c support/options.c support/json_in.c support/names.c support/safetensors.c support/safetensors_write.c support/world.c support/mesh.c launch/launch_server.c
+  ckpt/ckpt.h ckpt/ckpt_write.c proof/ledger.c train/train_checkpoint.c
   plan/plan_read.c plan/plan_report.c plan/plan_at_peak.h plan/plan_time.c plan/plan_program.c plan/simulate.h
   bench/bench_comm.c bench/bench_kernels.c doctor/doctor_machine.c
   plugins/plugin_known.c plugins/plugins.c plugins/check/device.c plugins/check/rank.c plugins/check/wrap.c"
@@ -45,7 +47,7 @@ crossings() {
   done
   grep -rnoE "#include \"(core$rooms)/[^\"]+\"" "$1/tools" | sed -E 's/#include "([^"]+)"/\1/' | while IFS=: read -r file line to; do
     file=${file#"$1"/}
-    case core/${to#core/} in core/runtime/* | core/optimize/* | core/engine/* | core/recovery/* | core/saving/* | core/front/*) echo "$file $to" ;;
+    case core/${to#core/} in core/runtime/* | core/optimize/* | core/engine/* | core/recovery/* | core/saving/* | core/group/* | core/inspect/* | core/front/*) echo "$file $to" ;;
       *) [[ " "${private//$'\n'/ }" " == *" ${file#tools/} "* ]] || echo "$file $to" ;; esac
   done
 }

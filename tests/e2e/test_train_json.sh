@@ -73,7 +73,7 @@ digest=$(field params_digest gpt.json)
 [ "$(head -n 1 run.csv | cut -d, -f 1-3)" = step,loss,lr ] && [ "$(cut -d, -f 1 run.csv | tail -n +2 | tr '\n' ' ')" = "1 2 3 4 5 " ] ||
   fail "--csv: $(cat run.csv)"
 
-grep -q '^step,loss,lr,seconds,[a-z]*_per_second,validation_loss,grad_norm,flop_utilisation$' run.csv || fail "--csv: $(head -n 1 run.csv)"
+grep -q '^step,loss,lr,seconds,[a-z]*_per_second,validation_loss,grad_norm,flop_utilisation,loss_scale,overflows$' run.csv || fail "--csv: $(head -n 1 run.csv)"
 # While it trains: a line is there when its step is.
 "$TESSERA" train linear --steps 1000000000 --csv live.csv --quiet >/dev/null 2>&1 & pid=$!
 has_lines() { [ -e live.csv ] && [ "$(wc -l <live.csv)" -ge 3 ]; }
@@ -81,7 +81,7 @@ for ((tries = 0; tries < 1500; tries++)); do has_lines && break; sleep 0.02; don
 kill -KILL $pid
 wait $pid 2>/dev/null || true
 has_lines && [ -z "$(tail -c 1 live.csv)" ] || fail "--csv is not written by line: $(wc -c <live.csv) bytes, $(tail -n 1 live.csv)"
-awk -F, 'NF != 8 { exit 1 }' run.csv || fail "--csv: lines of another length: $(cat run.csv)"
+awk -F, 'NF != 10 { exit 1 }' run.csv || fail "--csv: lines of another length: $(cat run.csv)"
 
 # Utilisation: linear's 36 operations a sample (a product forward, one for the weights) over time and the given peak.
 "$TESSERA" train linear --batch 2 --threads 1 --peak-flops 1e6 --json=flops.json --quiet

@@ -277,6 +277,7 @@ static void embed(uint64_t n, uint64_t w, int half) {
     ops_args_sort_ids s = { .ids = e.ids, .order = array(4 * rows), .sorted = array(4 * rows), .rows = (uint32_t)rows };
     ops_args_embed_slopes b = { .order = s.order, .sorted = s.sorted, .dy = factors(rows * w, half, 1), .rows = rows };
     e.scale = b.scale = n > 1 ? 4 : 1;
+    e.places = n > 1 && half ? numbers(rows, 17) : NULL;
     e.position = n > 1 ? factors(17 * w, half, 1) : NULL, e.y = array(rows * w * 4), e.mask = mask_of(17, w, 0.2f);
     b.dtable = floats(11 * w, 1), b.dposition = floats(17 * w, 1), b.time = 17, b.width = w, b.half = half;
     b.add_position = n > 1;
@@ -284,6 +285,31 @@ static void embed(uint64_t n, uint64_t w, int half) {
     OPS(sort_ids, s, over(rows, OPS_BLOCK));
     OPS(embed_slopes, b, over((rows + 17) * (w / ops_columns_of_thread(w)), OPS_BLOCK));
     compare(WHAT("%d rows of %d, half %d", (int)rows, (int)w, half));
+}
+
+/* Rows of a frozen matrix. */
+static void stored(uint64_t w, uint32_t kind, int half) {
+    uint64_t rows = 17, elems = 11 * w, blocks = over(elems, 64), bytes = kind == OPS_STORED_NF4 ? 36 : 68;
+    ops_args_stored a = { .ids = numbers(rows, 11), .elems = rows * w, .width = w, .kind = kind, .half = half };
+    uint8_t *from = kind >= OPS_STORED_INT8 ? array(blocks * bytes) : factors(elems, kind != OPS_STORED_F32, 1);
+    for (uint64_t i = 0; kind >= OPS_STORED_INT8 && i < blocks * bytes; i++)
+        from[i] = (uint8_t)(i * 89);
+    for (uint64_t i = 0; kind >= OPS_STORED_INT8 && i < blocks; i++)
+        memcpy(from + i * bytes, &(float){ 0.5f + (float)i }, 4);
+    a.from = from, a.y = array(rows * w * 4), a.vector = ops_is_vector(w);
+    ops_args_stored all = a;
+    all.ids = NULL, all.elems = elems, all.y = array(elems * 4);
+    OPS(stored, a, over(a.elems, 8 * OPS_BLOCK));
+    OPS(stored, all, over(elems, 8 * OPS_BLOCK));
+    compare(WHAT("rows of %d, kind %d, half %d", (int)w, (int)kind, half));
+}
+
+static void test_layers__frozen_matrices(void **state) {
+    (void)state;
+    for (int half = 0; half < 2; half++)
+        EACH(uint64_t, w, 5, 24, 200)
+    for (uint32_t kind = OPS_STORED_F32; kind <= OPS_STORED_NF4; kind++)
+        stored(w, kind, half);
 }
 
 static void test_layers__elements_and_both_ends(void **state) {
@@ -336,6 +362,9 @@ static void test_layers__indices(void **state) {
     t.out = array(4 * n);
     OPS(ids, i, over(n, OPS_BLOCK * OPS_EACH));
     OPS(tokens, t, over(n, OPS_BLOCK * OPS_EACH));
+    ops_args_places p = { .tokens = t.tokens, .out = array(4 * n), .elems = n, .time = 307, .stride = 400 };
+    p.begins = 1 << 6;
+    OPS(places, p, over(n, OPS_BLOCK * OPS_EACH));
     compare("5 samples of 307");
 }
 
@@ -430,7 +459,7 @@ static void test_layers__attention_between_products(void **state) {
     const uint64_t heads = 2, rows = 19, time = 31, n = heads * rows * time;
     (void)state;
     for (int half = 0; half < 2; half++)
-        EACH(uint64_t, first, 0, 5) {
+        EACH(uint64_t, first, 0, 5, 6) { /* 6: documents of seven */
             ops_args_attention_softmax f = { .heads = heads, .rows = rows, .first = first, .columns = first + rows };
             ops_args_attention_slopes b = { .heads = heads, .rows = rows, .first = first, .columns = first + rows };
             f.pitch = b.pitch = f.time = b.time = time, b.size = 13, b.half = half, b.scale = 0.3f;
@@ -438,6 +467,10 @@ static void test_layers__attention_between_products(void **state) {
             b.scores = floats(n, 5), b.dp = floats(n, 1), b.lse = floats(heads * time, 9);
             b.half_p = half ? array(2 * n) : NULL, b.half_ds = half ? array(2 * n) : NULL;
             b.y = factors(time * heads * 13, half, 1), b.dy = factors(time * heads * 13, half, 1);
+            int32_t *places = first == 6 ? numbers(time, 7) : NULL;
+            for (uint64_t i = 0; places && i < time; i++)
+                places[i] = (int32_t)(i % 7);
+            f.places = b.places = places, f.window = b.window = first == 6 ? 4 : 0;
             OPS(attention_softmax, f, over(heads * rows, OPS_ROWS_PER_BLOCK));
             OPS(attention_slopes, b, over(heads * rows, OPS_ROWS_PER_BLOCK));
             compare(WHAT("from row %d, half %d", (int)first, half));
@@ -459,6 +492,7 @@ int main(void) {
         cmocka_unit_test(test_layers__losses_of_rows_with_minus_infinity),
         cmocka_unit_test(test_layers__cross_entropy_and_its_sum),
         cmocka_unit_test(test_layers__losses_of_single_elements),
+        cmocka_unit_test(test_layers__frozen_matrices),
         cmocka_unit_test(test_layers__elements_and_both_ends),
         cmocka_unit_test(test_layers__heads_and_caps),
         cmocka_unit_test(test_layers__bias_of_a_row_that_is_not_aligned),

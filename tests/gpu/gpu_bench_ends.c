@@ -41,7 +41,7 @@ static ops_rows rows_of(const ends *e) {
 static tess_status run_embed(const void *bench) {
     const ends *e = bench;
     ops_rows of = rows_of(e);
-    return e->t->embed(e->o, &of, e->ids, e->table, e->position, 0, NULL, e->y);
+    return e->t->embed(e->o, &of, e->ids, e->table, NULL, e->position, 0, NULL, e->y);
 }
 static tess_status run_embed_backward(const void *bench) {
     const ends *e = bench;

@@ -9,7 +9,7 @@ axis_values axes[N_AXES] = {
     [DEVICE] = { "device", { "cpu" }, 1 },
     [COMM] = { "comm", { "self", "gloo", "shm", "fault:over=shm" }, 4 },
     [OFFLOAD] = { "offload", { "none", "cpu", "cpu:params", "cpu:grads,optimizer", "cpu:fraction=0.5" }, 5 },
-    [PRECISION] = { "precision", { "fp32", "bf16", "bf16:wire=fp32", "bf16:grad=bf16" }, 4 },
+    [PRECISION] = { "precision", { "fp32", "bf16", "bf16:wire=fp32", "bf16:grad=bf16", "fp16" }, 5 },
     [WRAP] = { "wrap", { "none", "scopes", "size:100", "module:h.0,h.1" }, 4 },
     [STRATEGY] = { "strategy", { "full", "grad_op", "none", "hybrid", "hybrid_grad_op", "hybrid:3" }, 6 },
     [ACTIVATIONS] = { "activations", { "keep", "recompute", "offload" }, 3 },

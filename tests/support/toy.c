@@ -2,6 +2,7 @@
 #include "toy.h"
 #include "toy_device.h"
 #include <tessera/plugin_helpers.h>
+#include "kit/formulas.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -78,10 +79,12 @@ static float of_code(unsigned char code) {
     return ((float)code - 128.0f) / 256.0f;
 }
 
-/* Element e of what the precision hands out: fp32 or bf16, the upper half of an fp32; or a code. */
+/* Element e of what the precision hands out: fp32, fp16 or bf16, the upper half of an fp32; or a code. */
 static float at(const void *p, uint64_t e, uint32_t dtype) {
     if (dtype == TESS_U8)
         return of_code(((const unsigned char *)p)[e]);
+    if (dtype == TESS_F16)
+        return tess_f32_of_f16(((const uint16_t *)p)[e]);
     if (dtype != TESS_BF16)
         return ((const float *)p)[e];
     uint32_t bits = (uint32_t)((const uint16_t *)p)[e] << 16;
@@ -90,8 +93,12 @@ static float at(const void *p, uint64_t e, uint32_t dtype) {
     return value;
 }
 
-/* Adds to element e of a gradient; in bf16 rounded to nearest, ties to even. */
+/* Adds to element e of a gradient; in fp16 and bf16 rounded to nearest, ties to even. */
 static void add(void *g, uint64_t e, float value) {
+    if (dtypes[1] == TESS_F16) {
+        ((uint16_t *)g)[e] = tess_f16_of_f32(value + at(g, e, TESS_F16));
+        return;
+    }
     if (dtypes[1] != TESS_BF16) {
         ((float *)g)[e] += value;
         return;
@@ -155,6 +162,11 @@ static double make_loss(const float *y, float *dy) {
     return loss;
 }
 
+static void scale_loss(float scale, float *dy) {
+    for (int j = 0; j < WIDTH; j++)
+        dy[j] *= scale;
+}
+
 /* ---- what lies on a GPU is worked on in copies ---- */
 
 typedef struct {
@@ -174,7 +186,7 @@ static float *copy_of(int param, int grad) {
 /* Parameters and, where `g` is not null, gradients of a scope, readable. */
 static void view_open(view *v, int scope, const void *const *p, void *const *g, uint32_t dtype) {
     int list[N_PARAMS], n = list_of(scope, list);
-    size_t grad_bytes = dtypes[1] == TESS_BF16 ? 2 : 4;
+    size_t grad_bytes = tess_dtype_bytes(dtypes[1]);
     for (int k = 0; k < n; k++) {
         size_t elems = param_elems(list[k]);
         size_t bytes = tess_dtype_bytes(dtype_of(list[k], dtype));
@@ -199,7 +211,7 @@ static void view_close(const view *v, int scope, const void *const *p, void *con
     for (int k = 0; toy_on_device() && k < n; k++) {
         size_t elems = param_elems(list[k]);
         if (g && g[k])
-            toy_write(g[k], v->grads[k], elems * (dtypes[1] == TESS_BF16 ? 2 : 4));
+            toy_write(g[k], v->grads[k], elems * tess_dtype_bytes(dtypes[1]));
         if (!g && params[list[k]].flags & TESS_BUFFER)
             toy_write((void *)(uintptr_t)p[k], v->params[k], elems * 4);
     }
@@ -264,7 +276,7 @@ static tess_status block_backward(void *user, const tess_block_call *c) {
     if (c->grad_output)
         toy_read(dy, c->grad_output, sizeof dy);
     else
-        make_loss(y, dy);
+        make_loss(y, dy), scale_loss(c->loss_scale, dy);
     backward(scope, p, c->compute_dtype, v.g, x, y, dy, dx);
     if (c->grad_input)
         toy_write(c->grad_input, dx, sizeof dx);
@@ -281,9 +293,10 @@ static tess_status declare_params(tess *t, int flags) {
         tess_param_options o = { .struct_size = sizeof o,
                                  .dtype = params[i].dtype ? params[i].dtype : TESS_F32,
                                  .flags = params[i].flags,
-                                 .compute_dtypes = params[i].dtype
-                                                       ? 1u << params[i].dtype
-                                                       : 1u << TESS_F32 | (flags & TOY_FP32 ? 0 : 1u << TESS_BF16),
+                                 .compute_dtypes =
+                                     params[i].dtype
+                                         ? 1u << params[i].dtype
+                                         : 1u << TESS_F32 | (flags & TOY_FP32 ? 0 : 1u << TESS_BF16 | 1u << TESS_F16),
                                  .name = params[i].name,
                                  .shape = shape,
                                  .ndim = 2,
@@ -364,6 +377,7 @@ tess_status toy_pass(tess *t, toy *m, uint32_t kind, int64_t microbatch, double 
     if (s)
         return s;
     *loss = make_loss(x[TOY_SCOPES], dy);
+    scale_loss(tess_loss_scale(t), dy);
     for (int k = TOY_SCOPES; kind != TESS_PASS_EVAL && !s && k-- > 0;) {
         if (k && k == m->skip)
             continue;
@@ -431,6 +445,7 @@ static int is_rounded(const void *p, uint64_t e, uint32_t dtype, float full) {
     if (dtype == TESS_BF16)
         bits = (bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u;
     memcpy(&full, &bits, sizeof full);
+    full = dtype == TESS_F16 ? tess_f32_of_f16(tess_f16_of_f32(full)) : full;
     return at(p, e, dtype) == full;
 }
 

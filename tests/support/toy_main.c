@@ -122,9 +122,10 @@ static tess_status open_training(training *r, const char *mode) {
     tess_options options = { .struct_size = sizeof options,
                              .optimizer = "adamw",
                              .momentum = r->step.momentum,
-                             .flags = !r->blocks || !r->fused ? 0
-                                      : r->clip               ? TESS_OPTIONS_STEP_IN_PASS
-                                                              : TESS_OPTIONS_STEP_IN_PASS | TESS_OPTIONS_NO_CLIP,
+                             .flags = TESS_OPTIONS_LOSS_SCALE |
+                                      (!r->blocks || !r->fused ? 0
+                                       : r->clip               ? TESS_OPTIONS_STEP_IN_PASS
+                                                               : TESS_OPTIONS_STEP_IN_PASS | TESS_OPTIONS_NO_CLIP),
                              .input_bytes = TOY_INPUT_BYTES };
     if (toy_device_open(&options))
         return TESS_E_DEVICE;

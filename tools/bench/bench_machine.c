@@ -113,7 +113,7 @@ static double product_rate(int32_t bf16, float *const a[4]) {
     const ops_table *table;
     ops *o = NULL;
     ops_linear *linear = NULL;
-    ops_options how = { 1, bf16, NULL };
+    ops_options how = { .threads = 1, .bf16 = bf16 };
     ops_linear_shape shape = { SIDE, SIDE, SIDE, 0, 1 };
     ops_scratch need = { 0 };
     double times[ROUNDS] = { 0 };

@@ -79,6 +79,9 @@ static tess_status compare_param(comparison *c, int32_t i) {
         differ(c, t->name, 0, "another dtype or shape");
         return TESS_OK;
     }
+    if (tess__manifest_in_base(&c->a.saved.manifest, (uint64_t)i) !=
+        tess__manifest_in_base(&c->b.saved.manifest, (uint64_t)j))
+        differ(c, t->name, 0, "held by one, in the files of the other's base");
     for (int kind = TESS__PIECE_PARAM; !c->tensor && kind < TESS__PIECE_STATE0 + 4; kind++) {
         int in_a = ckpt_source_has(&c->a, i, kind), in_b = ckpt_source_has(&c->b, j, kind);
         if (kind == TESS__PIECE_PROGRAM || (!in_a && !in_b))
@@ -95,8 +98,24 @@ static tess_status compare_param(comparison *c, int32_t i) {
     return TESS_OK;
 }
 
+static int has_file(const tess__manifest *m, const tess__data_file *f) {
+    for (uint64_t i = 0; i < m->n_base; i++)
+        if (strcmp(m->base[i].name, f->name) == 0)
+            return memcmp(m->base[i].sums[0], f->sums[0], TESS__SUM_BYTES) == 0;
+    return 0;
+}
+
+/* Files by their checksums, as neither checkpoint holds them. */
+static void compare_bases(comparison *c) {
+    const tess__manifest *a = &c->a.saved.manifest, *b = &c->b.saved.manifest;
+    for (uint64_t i = 0; !c->tensor && a->n_base && b->n_base && i < a->n_base; i++)
+        if (!has_file(b, &a->base[i]))
+            differ(c, a->base[i].name, 0, "a file of the base that differs, or only the first has");
+}
+
 static tess_status compare(const ckpt_arguments *a, comparison *c) {
     uint64_t n = c->a.saved.manifest.n_params;
+    compare_bases(c);
     for (uint64_t i = 0; !c->tensor && i < n; i++) {
         TRY(compare_param(c, (int32_t)i));
         ckpt_progress(a, "compared", i + 1, n);

@@ -143,12 +143,28 @@ int ckpt_list(ckpt_arguments *a) {
     return each(a, a->paths[0], list_one);
 }
 
-static int put_param(ckpt_arguments *a, const tess__tensor *t, int is_buffer) {
+static int put_base(ckpt_arguments *a, const tess__data_file *f) {
+    char sum[33], text[32];
+    tess__sum_text(f->sums[0], sum);
+    if (!a->json_on) {
+        printf("  frozen parameters in %s (%s, xxh128 %s)\n", f->name, tool_bytes_text(f->bytes, text), sum);
+        return TOOL_OK;
+    }
+    json_object_begin(&a->json, NULL);
+    json_string(&a->json, "event", "base");
+    json_string(&a->json, "name", f->name);
+    json_uint(&a->json, "bytes", f->bytes);
+    json_string(&a->json, "xxh128", sum);
+    return ckpt_json_end(a) ? TOOL_DATA : TOOL_OK;
+}
+
+static int put_param(ckpt_arguments *a, const tess__tensor *t, const char *kind) {
+    int is_plain = strcmp(kind, "parameter") == 0;
     if (a->json_on) {
         json_object_begin(&a->json, NULL);
         json_string(&a->json, "event", "parameter");
         json_string(&a->json, "name", t->name);
-        json_string(&a->json, "kind", is_buffer ? "buffer" : "parameter");
+        json_string(&a->json, "kind", kind);
         json_string(&a->json, "dtype", tool_dtype_word(t->dtype));
         json_array_begin(&a->json, "shape");
         for (int32_t d = 0; d < t->ndim; d++)
@@ -156,7 +172,7 @@ static int put_param(ckpt_arguments *a, const tess__tensor *t, int is_buffer) {
         json_array_end(&a->json);
         return ckpt_json_end(a) ? TOOL_DATA : TOOL_OK;
     }
-    printf("  %-40s %s%s [", t->name, tool_dtype_word(t->dtype), is_buffer ? " buffer" : "");
+    printf("  %-40s %s%s%s [", t->name, tool_dtype_word(t->dtype), is_plain ? "" : " ", is_plain ? "" : kind);
     for (int32_t d = 0; d < t->ndim; d++)
         printf("%s%" PRId64, d ? ", " : "", t->shape[d]);
     puts("]");
@@ -173,8 +189,13 @@ int ckpt_show(ckpt_arguments *a) {
     if (status)
         return tool_report(status);
     int code = put_summary(a, path, &m);
+    for (uint64_t i = 0; code == TOOL_OK && i < m.n_base; i++)
+        code = put_base(a, &m.base[i]);
     for (uint64_t i = 0; code == TOOL_OK && i < m.n_params; i++)
-        code = put_param(a, &m.params[i], m.is_buffer[i]);
+        code = put_param(a, &m.params[i],
+                         m.is_buffer[i]                  ? "buffer"
+                         : tess__manifest_in_base(&m, i) ? "base"
+                                                         : "parameter");
     tess__manifest_free(&m);
     return code;
 }
@@ -196,7 +217,7 @@ static int verify_one(ckpt_arguments *a, const char *path) {
     tess__saved s = { .path = "" };
     uint64_t bytes = 0;
     tess_status status = tess__saved_open(&tess__disk_real, path, &s);
-    int has_sums = !status && s.manifest.has_sums && tess__sum_known();
+    int has_sums = !status && s.manifest.has_sums && tess__sum_known(), beside = !status && s.manifest.n_base > 0;
     if (!status) {
         bytes = bytes_of(&s.manifest);
         status = verify_files(a, &s);
@@ -220,7 +241,7 @@ static int verify_one(ckpt_arguments *a, const char *path) {
             return TOOL_DATA;
     } else if (!status && !a->quiet) {
         char text[32];
-        printf("%s: ok, %s%s\n", path, tool_bytes_text(bytes, text),
+        printf("%s: ok, %s%s%s\n", path, tool_bytes_text(bytes, text), beside ? " beside a base that is not here" : "",
                has_sums ? "" : "; there are no checksums to hold");
     }
     if (status && status != TESS_E_DATA)

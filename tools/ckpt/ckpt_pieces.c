@@ -96,6 +96,8 @@ static tess_status check_complete(const ckpt_source *s, int32_t param) {
     const tess__manifest *m = &s->saved.manifest;
     const tess__tensor *t = &m->params[param];
     int states = 0;
+    if (tess__manifest_in_base(m, (uint64_t)param))
+        return TESS_OK;
     if (t->elems && !ckpt_source_has(s, param, m->is_buffer[param] ? TESS__PIECE_BUFFER : TESS__PIECE_PARAM))
         return tess_fail(TESS_E_DATA, "%s: the value of '%s' is missing", s->saved.path, t->name);
     for (int k = 0; k < 4; k++)

@@ -20,6 +20,7 @@ typedef struct {
     int ranks_explain;          /* 1: a rank that exits with a code has said why; no line about it */
     const char *program;        /* the file to run; null: argv[0], searched in PATH */
     char *const *argv;          /* ends with null */
+    const char *mesh;           /* TESSERA_MESH; null: as it is */
     int32_t least;              /* recovery in memory: ranks to go on with when nobody replaces one; 0: all */
     int32_t replacements;       /* ranks that are replaced at most; beyond that the group gets smaller, or ends */
     int32_t *lost;              /* out: how many ranks were killed, not by us; may be null */

@@ -21,7 +21,7 @@ extern char **environ;
 
 /* ---- environment -------------------------------------------------------------------------------- */
 
-enum { N_OURS = 17, N_LEFT_OUT = 4, OURS_MAX = 320 };
+enum { N_OURS = 18, N_LEFT_OUT = 4, OURS_MAX = 320 };
 typedef struct { /* a rank's environment: ours, then what we have ourselves */
     char ours[N_OURS][OURS_MAX];
     const char *left_out[N_LEFT_OUT];
@@ -113,6 +113,8 @@ static int describe_rank(const launch *l, const plan *p, int32_t rank, rank_envi
     tool_option_int("threads", &threads);
     if (tool_spinning_hurts(threads * l->options->ranks))
         add_int(e, TOOL_SPIN_VARIABLE, TOOL_SPIN_COUNT);
+    if (l->options->mesh)
+        add(e, "TESSERA_MESH", l->options->mesh);
     if (l->options->restart_file)
         add(e, "TESSERA_RESTART_FILE", l->options->restart_file);
     if (l->options->restarts) {

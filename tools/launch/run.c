@@ -6,6 +6,7 @@
 
 #include "tools/commands.h"
 #include "tools/support/command_line.h"
+#include "tools/support/mesh.h"
 #include "restart.h"
 #include "run_hosts.h"
 
@@ -21,6 +22,7 @@ enum {
     KEY_HOSTFILE,
     KEY_AGENT,
     KEY_FOLLOW,
+    KEY_MESH,
     RANKS_MAX = 4096,
     NODES_MAX = 1024
 };
@@ -37,6 +39,8 @@ typedef struct {
 
 static const struct argp_option options[] = {
     { "ranks", 'n', "N", 0, "how many ranks to start; with --nnodes on every host, or a number for each: 4,4,2", 0 },
+    { "mesh", KEY_MESH, "MESH", 0,
+      "the ranks as a grid, for a program of several groups: dp=4,tp=2; the last dimension lies on one host", 0 },
     { "restarts", KEY_RESTARTS, "N", 0,
       "start again, at most N times, when ranks are lost; with --ranks MIN:MAX on those that are left", 0 },
     { "replacements", KEY_REPLACEMENTS, "N", 0,
@@ -159,23 +163,78 @@ static error_t count_hosts(struct argp_state *state, run_arguments *a) {
                              : 0;
 }
 
+/* ---- a mesh -------------------------------------------------------------------------------------- */
+
+static error_t read_mesh(struct argp_state *state, run_arguments *a, tool_mesh *mesh) {
+    const char *ours = getenv("TESSERA_MESH");
+    a->launch.mesh = a->launch.mesh ? a->launch.mesh : ours && *ours ? ours : NULL;
+    *mesh = (tool_mesh){ .ranks = 0 };
+    if (a->launch.mesh && tool_mesh_parse("--mesh", a->launch.mesh, mesh) != TESS_OK)
+        return tool_usage_error(state, "%s", tess_last_error());
+    if (mesh->ranks > RANKS_MAX)
+        return tool_usage_error(state, "--mesh %s has %d ranks, expected at most %d", a->launch.mesh, (int)mesh->ranks,
+                                RANKS_MAX);
+    return 0;
+}
+
+static error_t check_host(struct argp_state *state, const run_arguments *a, const tool_mesh *mesh, int32_t ranks,
+                          const char *name) {
+    if (ranks % mesh->last == 0)
+        return 0;
+    return tool_usage_error(state, "--mesh %s: %d ranks of %s lie on one host, which the %d of %s are not made of",
+                            a->launch.mesh, (int)mesh->last, mesh->last_name, (int)ranks, name);
+}
+
+/* The innermost dimension's ranks are neighbours, and every host has whole groups of them. */
+static error_t place_mesh(struct argp_state *state, const run_arguments *a, const tool_mesh *mesh) {
+    const host_list *l = &a->hosts.hosts;
+    int32_t total = l->n ? 0 : a->launch.world ? a->launch.world : a->launch.ranks;
+    error_t error = 0;
+    char name[32];
+    if (!mesh->ranks)
+        return 0;
+    if (a->restart.most)
+        return tool_usage_error(state, "--mesh %s is of %d ranks: MIN:MAX ranks have no mesh", a->launch.mesh,
+                                (int)mesh->ranks);
+    for (int32_t i = 0; i < l->n && !error; i++) {
+        total += l->all[i].ranks;
+        error = check_host(state, a, mesh, l->all[i].ranks, l->all[i].name);
+    }
+    for (int32_t n = 0; a->launch.world && n < a->nodes && !error; n++) {
+        snprintf(name, sizeof name, "node %d", (int)n);
+        error = check_host(state, a, mesh, a->counts[a->n_counts == 1 ? 0 : n], name);
+    }
+    if (!error && total != mesh->ranks)
+        error = tool_usage_error(state, "--mesh %s is a mesh of %d ranks, but %d are started", a->launch.mesh,
+                                 (int)mesh->ranks, (int)total);
+    return error;
+}
+
 static error_t finish(struct argp_state *state, run_arguments *a) {
     const char *ours = getenv("TESSERA_RANKS"), *world = getenv("WORLD_SIZE");
-    error_t error = 0;
+    tool_mesh mesh;
+    error_t error = read_mesh(state, a, &mesh);
+    if (error)
+        return error;
     if (!a->launch.argv)
         return tool_usage_error(state, "no program given: tessera run -n N -- PROGRAM [ARGUMENT…]");
     if (a->hosts.hosts.n)
-        return count_hosts(state, a);
+        return (error = count_hosts(state, a)) ? error : place_mesh(state, a, &mesh);
     if (a->hosts.agent)
         return tool_usage_error(state, "--agent needs --hosts or --hostfile");
     if (!a->ranks_given && ours && *ours)
         error = parse_ranks(state, a, "TESSERA_RANKS", ours);
     else if (!a->ranks_given && world && *world)
         error = parse_ranks(state, a, "WORLD_SIZE", world);
-    else if (!a->ranks_given)
+    else if (!a->ranks_given && mesh.ranks && !a->nodes) {
+        a->launch.ranks = a->counts[0] = mesh.ranks;
+        a->ranks_given = a->n_counts = 1;
+    } else if (!a->ranks_given)
         return tool_usage_error(state, "how many ranks? -n N is missing");
     if (!error)
         error = place_on_hosts(state, a);
+    if (!error)
+        error = place_mesh(state, a, &mesh);
     if (error)
         return error;
     if (launch_wanted("run", a->launch.world ? a->launch.world : a->launch.ranks) < 0)
@@ -193,6 +252,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     case KEY_NODE_RANK:
         a->node_given = 1;
         return parse_number(state, "--node-rank", text, 0, NODES_MAX - 1, &a->launch.node);
+    case KEY_MESH: a->launch.mesh = text; return 0;
     case KEY_RENDEZVOUS: return parse_rendezvous(state, a, text);
     case KEY_RESTARTS: return parse_number(state, "--restarts", text, 1, 10000, &a->restart.restarts);
     case KEY_REPLACEMENTS:

@@ -77,6 +77,10 @@ static char *command_of(const hosts_run *r, int32_t host) {
     fprintf(f, " run --follow --nnodes %d --node-rank %d", (int)r->n, (int)host);
     put_rendezvous(f, r);
     put_ranks(f, r);
+    if (r->launch->mesh) {
+        fputs(" --mesh", f);
+        tool_put_word(f, r->launch->mesh);
+    }
     fputs(r->launch->prefix ? "" : " --no-prefix", f);
     fputs(r->launch->bind ? "" : " --bind none", f);
     fputs(" --", f);

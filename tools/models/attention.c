@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Causal attention, by blocks of query rows. The probabilities of one block exist at a time, so nothing of size time ×
- * time is kept. Backward makes them again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022). */
+/* Causal attention by blocks of query rows. Only one block's probabilities exist at a time, so nothing of size time
+ * × time is kept. Backward computes them again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022). */
 #include "elementwise.h"
 #include "gemm.h"
 #include "parallel.h"
@@ -18,7 +18,7 @@ typedef struct {
     uint64_t scratch_bytes;
 } attend;
 
-typedef struct { /* one head of one sample; rows of q, k, v lie `in` apart, of the output `row` */
+typedef struct { /* one head of one sample; strides between rows: `in` for q, k and v, `row` for the output */
     int64_t time, size, in, row;
     const float *q, *k, *v;
     float scale;
@@ -45,7 +45,7 @@ static void scores(const head *h, int64_t i, int64_t rows, int64_t columns, floa
     gemm(&t, scratch);
 }
 
-/* From the `n` scores that the row may see: exponentials, and the logarithm of their sum. */
+/* Replaces the first n scores by their exponentials and returns the logarithm of the sum. Later keys are masked. */
 static float softmax_scores(float *row, int64_t n, int64_t columns) {
     float most = row[0];
     double sum = 0;
@@ -88,7 +88,7 @@ tess_status ops_cpu_attention(ops *o, const ops_attention_shape *s, const float 
     return TESS_OK;
 }
 
-/* From scores and dp = dy v^T: the probabilities p, and ds = scale · p (dp - y·dy). */
+/* Turns scores into the probabilities p, and dp = dy v^T into ds = scale · p (dp - y·dy). */
 static void softmax_backward(const head *h, int64_t n, int64_t columns, float lse, double dot, float *p, float *dp) {
     ops_cpu_exp(p, lse, p, (uint64_t)n);
     for (int64_t j = 0; j < n; j++)
@@ -129,7 +129,7 @@ static void attend_heads_backward(void *arg, int32_t thread, int64_t first, int6
         int64_t b = n / a->s->heads, hd = n % a->s->heads;
         head h = head_of(a->s, a->x, b, hd);
         float *dq = a->out + b * h.time * h.in + hd * h.size;
-        for (int64_t t = 0; t < h.time; t++) { /* keys and values collect from every block after them */
+        for (int64_t t = 0; t < h.time; t++) { /* several query blocks add to the gradients of keys and values */
             memset(dq + t * h.in + h.row, 0, (size_t)h.size * sizeof(float));
             memset(dq + t * h.in + 2 * h.row, 0, (size_t)h.size * sizeof(float));
         }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Batch normalisation, and the pool over all places that ends such networks. Sums over rows are of chunks of
- * OPS_CHUNK_ROWS rows in fp64, and then of the chunks in order. So the bits depend on neither threads nor instruction
- * set. */
+/* Batch normalisation and the average pool that ends such networks. Sums over rows add chunks of OPS_CHUNK_ROWS rows
+ * in fp64 and then the chunks in order. So the bits depend on neither threads nor instruction set. */
 #include "elementwise.h"
 #include "ops_formulas.h"
 #include "parallel.h"
@@ -14,10 +13,10 @@ typedef struct {
     const float *x, *w, *b, *y_in, *dy, *stats;
     float *y;
     const float *mean_dy, *mean_dot; /* backward: per channel */
-    double *sums;                    /* per chunk: two for each channel */
+    double *sums;                    /* two sums per chunk and channel */
 } work;
 
-typedef struct { /* the rows of a range of chunks, in elements */
+typedef struct { /* the range of rows that a range of chunks covers */
     uint64_t first, last;
 } span;
 
@@ -30,7 +29,7 @@ static int64_t chunks_of(const ops_batchnorm_shape *s) {
     return (int64_t)((s->rows + OPS_CHUNK_ROWS - 1) / OPS_CHUNK_ROWS);
 }
 
-/* The chunks' sums into those of the first. */
+/* Adds the sums of all chunks into those of the first. */
 static void add_chunks(const ops_batchnorm_shape *s, double *sums) {
     for (int64_t k = 1; k < chunks_of(s); k++)
         for (uint64_t c = 0; c < 2 * s->channels; c++)
@@ -56,7 +55,7 @@ OPS_CLONES static void sum_chunks(void *arg, int32_t thread, int64_t first, int6
     }
 }
 
-/* Mean and 1/σ of the batch; the running values move if asked. */
+/* Computes the batch's mean and 1/σ; `with` says whether the running values move. */
 static void finish_stats(const ops_batchnorm_shape *s, const double *sums, uint32_t with, float *running_mean,
                          float *running_var, float *stats) {
     double rows = (double)s->rows;
@@ -107,7 +106,7 @@ tess_status ops_cpu_batchnorm(ops *o, const ops_batchnorm_shape *s, uint32_t wit
     return TESS_OK;
 }
 
-/* Sums of g and of g · x̂, where g is dy behind relu. */
+/* Sums g and g · x̂, where g is dy after relu's backward. */
 OPS_CLONES static void sum_gradients(void *arg, int32_t thread, int64_t first, int64_t last) {
     const work *n = arg;
     uint64_t channels = n->s->channels;
@@ -166,7 +165,7 @@ tess_status ops_cpu_batchnorm_backward(ops *o, const ops_batchnorm_shape *s, con
     return TESS_OK;
 }
 
-/* ---- the pool ------------------------------------------------------------------------------------- */
+/* ---- average pool ------------------------------------------------------------------------------------- */
 enum { COLUMNS = 64 };
 typedef struct {
     const float *x;
@@ -177,7 +176,7 @@ typedef struct {
 OPS_CLONES static void pool_columns(void *arg, int32_t thread, int64_t first, int64_t last) {
     const pool *p = arg;
     (void)thread;
-    for (uint64_t at = (uint64_t)first; at < (uint64_t)last;) { /* columns of all samples, one after another */
+    for (uint64_t at = (uint64_t)first; at < (uint64_t)last;) { /* columns of all samples in sequence */
         uint64_t sample = at / p->channels, c = at % p->channels, n = p->channels - c;
         n = n < COLUMNS ? n : COLUMNS;
         n = n < (uint64_t)last - at ? n : (uint64_t)last - at;

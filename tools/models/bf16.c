@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A model in bf16: what lies between blocks, what a block saves and the matrices are bf16; a block computes in fp32
- * inside, except the products (ops.h). Each block is wrapped: its small parameters, its input and what it saved are
- * widened into scratch, and what it hands on is rounded. Running statistics and the last block's result stay as they
- * are, and gradients of parameters are fp32. */
+/* A model in bf16. Activations between blocks, the saved floats and the matrices are bf16. A block computes in fp32
+ * inside, except for its products (ops.h). A wrapper widens small parameters, the input and the saved floats into
+ * scratch, and rounds the output. Running statistics and the last block's result keep their dtype. Gradients of
+ * parameters are fp32. */
 #include "model.h"
 #include <tessera/tessera.h>
 
@@ -11,17 +11,17 @@
 
 typedef struct model_half {
     model *m;
-    model_block wide; /* as the model made it; output and saved are of one chunk */
+    model_block wide; /* the block as the model made it; output and saved belong to one chunk */
     int32_t is_first, is_last;
-    uint64_t input_bytes;  /* fp32, of one chunk; of the first block 0 */
-    uint64_t params_bytes; /* of the widened parameters */
+    uint64_t input_bytes;  /* fp32 bytes of one chunk; 0 for the first block */
+    uint64_t params_bytes; /* bytes of the widened parameters */
 } half;
 
 /* The call as the block inside sees it. */
 typedef struct {
     tess_block_call call;
     const void *params[MODEL_BLOCK_PARAMS];
-    char *at; /* the rest of the scratch */
+    char *at; /* the scratch that is still free */
 } inside;
 
 static void *cut(inside *in, uint64_t bytes) {
@@ -56,9 +56,9 @@ static uint64_t elems_of(const model_desc *desc, int32_t i) {
 
 static tess_status enter(const half *h, const tess_block_call *call, inside *in) {
     const model_block *b = &h->wide;
-    if (call->compute_dtype != TESS_BF16)
-        return tess_fail(TESS_E_UNSUPPORTED, "block %s: parameters come in dtype %u, the model was made for bf16",
-                         b->name, call->compute_dtype);
+    if (call->compute_dtype != h->m->options.precision)
+        return tess_fail(TESS_E_UNSUPPORTED, "block %s: parameters come in dtype %u, the model was made for %u",
+                         b->name, call->compute_dtype, h->m->options.precision);
     in->call = *call;
     in->call.params = in->params;
     in->call.compute_dtype = TESS_F32;
@@ -72,7 +72,7 @@ static tess_status enter(const half *h, const tess_block_call *call, inside *in)
     return h->is_first ? TESS_OK : widen(h, in, call->input, h->input_bytes, &in->call.input);
 }
 
-/* `saved` with its first part in fp32, or in place where there is no such part. */
+/* Returns room in scratch for `saved` if its first part has to be widened; otherwise `saved` itself. */
 static void *wide_saved(const half *h, const tess_block_call *call, inside *in) {
     return h->wide.saved_floats_bytes && call->saved ? cut(in, h->wide.saved_bytes) : call->saved;
 }
@@ -131,7 +131,7 @@ static tess_status half_backward(void *user, const tess_block_call *call) {
                : h->m->o->t->narrow(h->m->o, in.call.grad_input, call->grad_input, h->input_bytes / sizeof(float));
 }
 
-/* The sizes that enter, half_forward and half_backward cut, in their order. */
+/* Adds up the sizes that enter, half_forward and half_backward cut from scratch, in the same order. */
 static void describe(half *h, model_block *out) {
     const model_block *b = &h->wide;
     uint64_t output = h->is_last ? 0 : ops_align(b->output_bytes), input = ops_align(h->input_bytes);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Blocks whose samples have nothing to do with each other work through them by chunks, so that scratch is a chunk's. */
+/* Some blocks treat samples independently. Such a block works through its samples in chunks, so that its scratch
+ * holds only one chunk. */
 #include "model.h"
 #include <tessera/tessera.h>
 
@@ -9,10 +10,10 @@ enum { CHUNK_SAMPLES = 4, LEAST_SAMPLES = 2 };
 
 typedef struct model_chunked {
     model *m;
-    tess_block_fn forward, backward; /* of one chunk */
+    tess_block_fn forward, backward; /* the block's functions; they work on one chunk */
     void *user;
     int32_t chunks;
-    uint64_t input_bytes, output_bytes, saved_bytes; /* of one chunk */
+    uint64_t input_bytes, output_bytes, saved_bytes; /* bytes of one chunk */
 } chunked;
 
 int32_t model__chunk_samples(const model *m) {

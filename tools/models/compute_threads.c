@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* libgomp ends the process when it gets no thread. So as many are made first, all at once, and libgomp makes its own
- * right after them. A process of the same user may still take one away meanwhile: explain_exit is for that. */
+/* libgomp ends the process if it cannot start a thread. So we first start as many threads ourselves, all at once;
+ * libgomp starts its own right after them. Another process of the same user may still take a thread in between, and
+ * explain_exit reports that case. */
 #include "compute_threads.h"
 
 #include "tools/support/say.h"
@@ -13,7 +14,7 @@
 #include <unistd.h>
 
 #define NO_THREADS "cannot start %d compute threads: %s (--threads 1 needs none)"
-static int32_t starting; /* how many, while libgomp makes them; else 0 */
+static int32_t starting; /* number of threads that libgomp is starting; otherwise 0 */
 
 static void explain_exit(void) {
     if (starting == 0)
@@ -28,13 +29,13 @@ static void *pass_by(void *held) {
     return NULL;
 }
 
-/* 0, or the system's error. */
+/* Returns 0 or the system's error. */
 static int try_threads(int32_t n) {
     pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
     pthread_t *made = malloc((size_t)n * sizeof *made);
     int32_t i = 0;
     int failed = made ? 0 : ENOMEM;
-    pthread_mutex_lock(&held); /* none ends before the last has begun */
+    pthread_mutex_lock(&held); /* no thread ends before the last has started, so all exist at once */
     while (!failed && i < n && (failed = pthread_create(&made[i], NULL, pass_by, &held)) == 0)
         i++;
     pthread_mutex_unlock(&held);

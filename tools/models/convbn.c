@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The network of PyTorch's FSDP memory test: a stem and three stages of convolution, batch normalisation and ReLU, a
- * pool over all places and a linear head; the loss is the square of the first sample's summed outputs. Maps are NHWC.
- * Saved is what PyTorch saves: each normalisation's input, and its output after the ReLU, which works in place. */
+/* The network of PyTorch's FSDP memory test. It has a stem and three stages of convolution, batch normalisation and
+ * ReLU, then an average pool and a linear head. The loss is the square of the first sample's summed outputs. Maps
+ * are NHWC. The model saves the tensors that PyTorch saves: each normalisation's input, and its output after the
+ * in-place ReLU. */
 #include "model.h"
 #include <tessera/tessera.h>
 
@@ -14,7 +15,7 @@ enum { CONV_W, CONV_B, NORM_W, NORM_B, RUNNING_MEAN, RUNNING_VAR, STAGE_PARAMS }
 
 typedef struct { /* convolution, normalisation, ReLU */
     ops_conv *conv;
-    ops_scratch need; /* of convolution and normalisation alike */
+    ops_scratch need; /* the larger need of convolution and normalisation */
     ops_batchnorm_shape norm;
     uint64_t map_bytes, stats_bytes;
 } stage;
@@ -22,7 +23,7 @@ typedef struct { /* convolution, normalisation, ReLU */
 typedef struct {
     stage stem, stages[STAGES];
     ops_linear *head;
-    uint64_t places; /* of a map */
+    uint64_t places; /* places in a map */
     uint64_t logits_bytes;
 } convbn;
 
@@ -33,7 +34,7 @@ static void *cut(char **at, uint64_t bytes) {
 }
 
 /* ---- one stage ------------------------------------------------------------------------------------- */
-typedef struct { /* from forward to backward */
+typedef struct { /* tensors that forward saves for backward */
     float *map, *out, *stats;
 } stage_saved;
 
@@ -41,12 +42,12 @@ static uint32_t normalise_with(const tess_block_call *call) {
     return call->pass == TESS_PASS_EVAL ? OPS_RUNNING : call->recompute ? OPS_BATCH : OPS_BATCH_UPDATE;
 }
 
-/* Running statistics are the one thing a block writes that is handed to it as a parameter. */
+/* Running statistics are the only parameters that a block writes. */
 static float *buffer(const tess_block_call *call, int32_t i) {
     return (float *)(uintptr_t)call->params[i];
 }
 
-/* `first`: the stage's first parameter in the call. */
+/* `first`: index of the stage's first parameter in the call. */
 static tess_status stage_forward(model *m, const stage *g, const tess_block_call *call, int32_t first, const float *x,
                                  const stage_saved *s, void *scratch) {
     const ops_table *t = m->o->t;
@@ -57,7 +58,7 @@ static tess_status stage_forward(model *m, const stage *g, const tess_block_call
                         scratch);
 }
 
-/* dmap: room for the gradient of the convolution's result; may be dy. */
+/* dmap receives the gradient of the convolution's result; it may be dy. */
 static tess_status stage_backward(model *m, const stage *g, const tess_block_call *call, int32_t first, const float *x,
                                   const stage_saved *s, const float *dy, float *dmap, float *dx, void *scratch) {
     const ops_table *t = m->o->t;
@@ -73,7 +74,7 @@ static const float *images_of(const tess_block_call *call) {
     return (const float *)((const char *)call->batch + sizeof(model_batch));
 }
 
-/* In an evaluation there is nothing to save: the map is normalised where it lies. */
+/* An evaluation saves nothing, so it normalises the map in place. */
 static stage_saved stem_saved(const convbn *n, const tess_block_call *call, char **scratch) {
     char *at = call->saved, **from = at ? &at : scratch;
     stage_saved s = { .out = call->output };
@@ -113,7 +114,7 @@ static void stages_saved(const convbn *n, char *at, stage_saved s[STAGES]) {
         s[i].stats = cut(&at, n->stages[i].stats_bytes);
 }
 
-/* In an evaluation two maps by turns. */
+/* An evaluation alternates between two maps. */
 static void stages_transient(const convbn *n, char **at, stage_saved s[STAGES]) {
     float *maps[2] = { cut(at, n->stages[0].map_bytes), cut(at, n->stages[0].map_bytes) };
     float *stats = cut(at, n->stages[0].stats_bytes);
@@ -172,6 +173,7 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
     float *dlogits = cut(&at, n->logits_bytes);
     OPS_TRY(
         m->o->t->sum_loss_backward(m->o, call->saved, CLASSES, 1, 0, (uint64_t)m->options.batch * CLASSES, dlogits));
+    model__scale_gradient(call, dlogits, CLASSES);
     return m->o->t->linear_backward(n->head, call->input, call->params[0], dlogits, call->grad_input, call->grads[0],
                                     call->grads[1], at);
 }
@@ -206,8 +208,8 @@ static tess_status add_buffer(model *m, const char *block, int at, const char *l
     return model__add_buffer(m, name, elems, value);
 }
 
-/* PyTorch's names and initial values: module `at` of the sequence is the convolution, the next one its normalisation,
- * which is a unit of its own. */
+/* Names and initial values are PyTorch's. Module `at` of the sequence is the convolution; the next module is its
+ * normalisation, which is a unit of its own. */
 static tess_status add_stage(model *m, const char *block, int at, const ops_conv_shape *s) {
     const int64_t weight[MODEL_DIMS] = { s->outputs, s->channels, s->kernel, s->kernel };
     const int64_t line[MODEL_DIMS] = { s->outputs };
@@ -236,7 +238,7 @@ static tess_status build_stem(model *m) {
     b.backward_scratch_bytes = g->map_bytes + g->need.backward_bytes;
     b.forward = stem_forward;
     b.backward = stem_backward;
-    b.flags = TESS_BLOCK_KEEP; /* as in the test, whose recomputation is of the blocks alone */
+    b.flags = TESS_BLOCK_KEEP; /* PyTorch's test recomputes only the three stages */
     b.products = 1u << CONV_W;
     b.reads_output = 1;
     OPS_TRY(add_stage(m, "stem", 0, &shape));

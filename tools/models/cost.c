@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How much work a block is: multiplications by matrices and convolutions counted exactly, what only streams through
- * memory (normalisations, activations, sums) by the bytes it reads and writes. */
+/* Estimates the work of a block. Products and convolutions are counted exactly. Operators that only stream through
+ * memory (normalisations, activations, sums) count the bytes that they read and write. */
 #include "decoder/decoder.h"
+#include <tessera/plugin_helpers.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +11,7 @@ static int64_t dim(const model_param *p, int32_t i) {
     return i < p->ndim ? p->shape[i] : 1;
 }
 
-/* How often a matrix is applied in one call: once per row; a convolution once per place of its output. */
+/* Counts how often one call applies a matrix: once per row, or for a convolution once per place of its output. */
 static double applications(const model *m, const model_param *p) {
     const model_options *o = &m->options;
     double batch = o->batch;
@@ -28,7 +29,7 @@ static double applications(const model *m, const model_param *p) {
     return batch * side * side;
 }
 
-/* The gradient of the first convolution's input is not computed. */
+/* The first block has no input gradient to compute. */
 static int is_first(const model *m, int32_t block) {
     return block == 0 && !m->t->decoder;
 }
@@ -49,7 +50,7 @@ static void count_products(const model *m, int32_t block, model_cost *c) {
     }
 }
 
-/* Scores and their sum over the positions before: half of a square, twice. */
+/* Scores and their weighted sum each cover half of a time × time square, because attention is causal. */
 static void count_attention(const model *m, model_cost *c) {
     double rows = (double)m->options.batch * m->options.context;
     double flops = 2 * rows * m->options.context * m->options.width;
@@ -68,7 +69,8 @@ static int is_half(const model *m, const model_block *b, int half) {
     return ends_with(b->name, m->t->decoder->halves[half][0]);
 }
 
-/* A layer's normalisations and sums have three rows each, GELU eight: of the first half six, of the second fourteen. */
+/* Each normalisation and sum of a layer moves three rows, GELU eight. That makes six rows in the first half and
+ * fourteen in the second. */
 static void count_layer(const model *m, const model_block *b, model_cost *c) {
     double row = (double)m->options.batch * m->options.context * m->options.width * 4;
     int attends = !is_half(m, b, DECODER_FEED), feeds = !is_half(m, b, DECODER_ATTENTION);
@@ -101,7 +103,7 @@ static int is_named(const model_param *p, const decoder_param *as) {
     return ends_with(p->name, as->leaf);
 }
 
-/* The first products of the feed-forward half: what a decoder's layer does not keep then. */
+/* Counts the products that a selective backward repeats: the first ones of the feed-forward half. */
 double model_selective_flops(const model *m, int32_t block) {
     const decoder_family *f = m->t->decoder;
     const model_block *b = &m->desc.blocks[block];
@@ -131,5 +133,5 @@ void model_key(const model *m, char *out, size_t n) {
     if (at < n && strcmp(m->t->name, "convbn") == 0)
         at += (size_t)snprintf(out + at, n - at, " image=%d hidden=%d", o->image_size, o->hidden);
     if (at < n)
-        snprintf(out + at, n - at, " threads=%d %s", o->threads, o->precision == TESS_BF16 ? "bf16" : "f32");
+        snprintf(out + at, n - at, " threads=%d %s", o->threads, tess_dtype_name(o->precision));
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A model's parameters and blocks to the engine: the one file of the models that calls it. */
+/* Declares a model's parameters and blocks to the engine. No other file of the models calls the engine. */
 #include "model.h"
 
 #include <string.h>
 #include <tessera/gpu.h>
 #include <tessera/inspect.h>
 
-/* A parameter of several names has several gradients that are added up. */
+/* Aliases add their gradients up, so such a parameter's gradient cannot be stored. */
 static int is_shared(const model *m, int32_t of) {
     for (int32_t i = 0; i < m->desc.n_params; i++)
         if (!strcmp(m->desc.params[i].alias_of, m->desc.params[of].name))
@@ -18,8 +18,8 @@ int model__stores_grad(const model *m, int32_t i) {
     return m->stores_grads && !m->desc.params[i].alias_of[0] && !is_shared(m, i);
 }
 
-/* Whether gradients of several microbatches add up where kernels put them. A group that becomes smaller gets more, and
- * may come to that. */
+/* Kernels must add gradients when several microbatches share a gradient buffer. With a mirror the group may become
+ * smaller; each rank then gets more microbatches, so the answer has to hold for that case too. */
 static int adds_at_end(const tess_info *info) {
     return info->mirror ? !info->sync_each || info->deterministic : info->accum > 1 && !info->sync_each;
 }
@@ -47,17 +47,17 @@ static tess_status declare_param(tess *t, const model *m, int32_t i) {
     return tess_param_add(t, &o, NULL);
 }
 
-/* The dtype that the precision gives a parameter whose kernels read both of ours. */
+/* Asks the engine for the dtype of a parameter that kernels can read in fp32, bf16 and fp16. */
 static tess_status check_precision(const tess *t, const model *m, const model_param *p, uint32_t *compute) {
     tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = p->name, .shape = p->shape };
     uint32_t dtype = 0, gradient = 0;
     o.ndim = p->ndim;
-    o.compute_dtypes = 1u << TESS_F32 | 1u << TESS_BF16;
+    o.compute_dtypes = 1u << TESS_F32 | 1u << TESS_BF16 | 1u << TESS_F16;
     OPS_TRY(tess_compute_dtype(t, &o, &dtype, &gradient));
     if (*compute && dtype != *compute)
         return tess_fail(TESS_E_UNSUPPORTED,
-                         "parameter %s: TESSERA_PRECISION asks for dtype %u; model %s computes in f32 throughout or in "
-                         "bf16 throughout",
+                         "parameter %s: TESSERA_PRECISION asks for dtype %u; model %s computes in f32, bf16 or f16 "
+                         "throughout",
                          p->name, dtype, m->t->name);
     if (gradient != TESS_F32)
         return tess_fail(TESS_E_UNSUPPORTED,
@@ -115,7 +115,8 @@ tess_status model_start(tess *t, model *m) {
     return TESS_OK;
 }
 
-/* The launches depend on the batch's header, and masks of dropout on the step. */
+/* A recording may be replayed only if the launches are the same. They depend on the batch's header, and dropout
+ * masks on the step. */
 static uint64_t repeats(const model *m, const void *batch) {
     const model_batch *header = batch;
     uint64_t number = 1469598103934665603u;
@@ -127,7 +128,7 @@ static uint64_t repeats(const model *m, const void *batch) {
     return number | 1;
 }
 
-/* The header of a batch is the host's affair: sizes of what to launch depend on it. */
+/* The host reads the batch's header, because the sizes of the launches depend on it. */
 tess_status model_run_late(tess *t, model *m, const tess_run_options *options, int may_repeat) {
     tess_run_options o = *options;
     if (m->o->t->mem != TESS_MEM_HOST && m->t->check_batch && o.batch)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The decoders: what each is made of, and which options they take. */
+/* The decoders: the parts of each family and the options that each accepts. */
 #include "decoder/decoder.h"
 #include <tessera/tessera.h>
 
@@ -45,7 +45,7 @@ static const decoder_param llama_layer[] = {
     LLAMA_FEED,
 };
 
-/* Qwen 2's have biases, behind the matrices: on a device vectors that lie behind each other are one. */
+/* Qwen 2 has biases. They follow the matrices in this list, because the device code takes adjacent vectors as one. */
 static const decoder_param qwen2_layer[] = {
     { "input_layernorm.weight", DECODER_NORM1_W, DECODER_WIDTH, 0, DECODER_ONES },
     { "self_attn.q_proj.weight", DECODER_Q_W, DECODER_Q, DECODER_WIDTH, DECODER_NORMAL },
@@ -65,7 +65,7 @@ static const decoder_param qwen3_layer[] = {
     LLAMA_FEED,
 };
 
-/* Gemma's gains are 1 + the parameter. */
+/* Gemma's gains are 1 + the parameter, so they start at zero. */
 #define GEMMA_FEED                                                                                                     \
     { "post_attention_layernorm.weight", DECODER_AFTER1_W, DECODER_WIDTH, 0, DECODER_ZEROS },                          \
         { "pre_feedforward_layernorm.weight", DECODER_NORM2_W, DECODER_WIDTH, 0, DECODER_ZEROS }, LLAMA_PRODUCTS, {    \
@@ -108,7 +108,7 @@ void model_sequence_end(model *m) {
         ((const decoder *)m->own)->t->sequence_end(m);
 }
 
-/* ---- gpt: over bytes --------------------------------------------------------------------------------- */
+/* ---- gpt: a decoder over bytes --------------------------------------------------------------------------- */
 static tess_status check_gpt(const model_ops *t, const model_options *o) {
     (void)t;
     if (o->layers < 1 || o->layers > 1000)
@@ -134,7 +134,7 @@ const model_ops model_gpt = {
     .release = decoder_release,
 };
 
-/* ---- from folders ---------------------------------------------------------------------------------- */
+/* ---- decoders of model folders ------------------------------------------------------------------------- */
 static tess_status check_shape(const model_ops *t, const model_options *o) {
     const model_decoder *d = &o->decoder;
     const char *name = t->name;

@@ -17,16 +17,17 @@ struct direct {
     model *m;
     int check;
     int32_t n_buffers, max_params;
-    buffer *buffers;         /* all that was allocated */
+    buffer *buffers;         /* every allocation */
     float **params, **grads; /* per parameter */
-    uint16_t **halves;       /* the parameters in bf16, when the model takes them so */
+    uint16_t **halves;       /* bf16 copies of the parameters if the model reads bf16 */
     const void **call_params;
     void **call_grads;
     char **outputs, **saved; /* per block */
-    char *batch;             /* where the operators' memory is not the host's */
-    char *scratch, *flow[2]; /* gradients between blocks, by turns */
+    char *batch;             /* device copy of the batch; null if the operators compute on the host */
+    char *scratch, *flow[2]; /* flow: two buffers that gradients between blocks alternate between */
     uint64_t scratch_bytes;
-    double *clock; /* null: not measured */
+    double *clock; /* null: nothing is measured */
+    float loss_scale;
 };
 
 static int on_host(const direct *d) {
@@ -87,9 +88,10 @@ static tess_status take_params(direct *d) {
         int32_t of = original(desc, i);
         d->params[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(float)) : d->params[of];
         d->grads[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(float)) : d->grads[of];
-        if (d->m->options.precision == TESS_BF16 && !p->is_buffer)
+        int rounds = d->m->options.precision != TESS_F32 && !p->is_buffer && desc->params[of].stored == STORED_F32;
+        if (rounds)
             d->halves[i] = of == i ? take(d, (uint64_t)p->elems * sizeof(uint16_t)) : d->halves[of];
-        if (!d->params[i] || !d->grads[i] || (d->m->options.precision == TESS_BF16 && !p->is_buffer && !d->halves[i]))
+        if (!d->params[i] || !d->grads[i] || (rounds && !d->halves[i]))
             return tess_fail(TESS_E_NOMEM, "out of memory for %s", p->name);
         tess_range all = { .struct_size = sizeof all, .param = i, .tag = (uint64_t)i, .name = p->name };
         all.slice_elems = all.elems = (uint64_t)p->elems;
@@ -189,7 +191,7 @@ void direct_zero_grads(direct *d) {
     for (int32_t i = 0; i < desc->n_params; i++)
         if (!model__stores_grad(d->m, i))
             d->m->o->t->zero(d->m->o, d->grads[i],
-                             (size_t)desc->params[i].elems * sizeof(float)); /* aliases have no elements of their own */
+                             (size_t)desc->params[i].elems * sizeof(float)); /* aliases have no elements */
 }
 
 static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_block_call *call) {
@@ -197,7 +199,7 @@ static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_bloc
     for (int32_t k = 0; k < b->n_params; k++) {
         int32_t p = b->first_param + k;
         d->call_params[k] = d->halves[p] ? (const void *)d->halves[p] : d->params[p];
-        d->call_grads[k] = d->grads[b->first_param + k];
+        d->call_grads[k] = d->m->desc.params[p].is_frozen ? NULL : d->grads[p];
     }
     call->params = d->call_params;
     call->grads = d->call_grads;
@@ -205,19 +207,23 @@ static void prepare_call(direct *d, int32_t i, uint64_t scratch_bytes, tess_bloc
     call->input = i > 0 ? d->outputs[i - 1] : NULL;
     call->output = d->outputs[i];
     call->saved = call->pass & TESS_PASS_TRAIN ? d->saved[i] : NULL;
-    /* At the end of the buffer: what a call writes beyond its own scratch hits the guard. */
+    /* A call's scratch ends where the buffer ends, so that a write beyond the declared size hits the guard. */
     call->scratch = d->scratch + (ops_align(d->scratch_bytes) - ops_align(scratch_bytes));
     if (d->check && on_host(d))
         memset(d->scratch, 0xFF, d->scratch_bytes);
 }
 
-/* Masters to what the blocks take. */
+/* Rounds the fp32 parameters to the bf16 or fp16 that the blocks read. */
 static tess_status round_params(direct *d) {
     const model_desc *desc = &d->m->desc;
     for (int32_t i = 0; i < desc->n_params; i++)
         if (d->halves[i])
             OPS_TRY(d->m->o->t->narrow(d->m->o, d->params[i], d->halves[i], (uint64_t)desc->params[i].elems));
     return TESS_OK;
+}
+
+void direct_scale_loss(direct *d, float scale) {
+    d->loss_scale = scale;
 }
 
 void direct_clock(direct *d, double *seconds) {
@@ -236,7 +242,7 @@ static tess_status call_block(direct *d, tess_block_fn fn, void *user, const tes
     return status;
 }
 
-/* As the engine does it: no later call reads a dropped output, and a gradient in place has no second buffer. */
+/* Acts as the engine does: later calls cannot read a dropped output, and a gradient in place has no second buffer. */
 static void keep_promises(direct *d, int32_t i, int32_t *flow, tess_block_call *call) {
     const model_block *b = &d->m->desc.blocks[i];
     int last = i == d->m->desc.n_blocks - 1,
@@ -268,6 +274,7 @@ tess_status direct_run(direct *d, uint32_t pass, const void *batch, uint64_t ste
     call.compute_dtype = d->m->options.precision;
     call.step = step;
     call.microbatch = microbatch;
+    call.loss_scale = d->loss_scale;
     call.threads = d->m->options.threads;
     OPS_TRY(round_params(d));
     d->m->host_batch = NULL;

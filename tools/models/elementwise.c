@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "elementwise.h"
-#include "ops_formulas.h"
+#include "lanes.h"
 #include "parallel.h"
 #include "philox.h"
 
 #include <string.h>
 
-enum { GRAIN = 4096 }; /* elements: less than this is not worth a thread */
+enum { GRAIN = 4096 }; /* elements; fewer do not repay a thread */
 
 typedef struct {
     const float *x, *y, *dy;
@@ -54,8 +54,19 @@ OPS_CLONES static void narrow_range(void *arg, int32_t thread, int64_t first, in
         y[i] = tess_bf16_of_f32(x[i]);
 }
 
+OPS_CLONES static void narrow_f16_range(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const cast *c = arg;
+    const float *x = c->x;
+    uint16_t *y = c->y;
+    (void)thread;
+    for (; first + LANES <= last; first += LANES)
+        lanes_store(LANES_F16, lanes_load(LANES_F32, x + first), y + first);
+    for (; first < last; first++)
+        y[first] = tess_f16_of_f32(x[first]);
+}
+
 tess_status ops_cpu_narrow(const ops *o, const float *x, uint16_t *y, uint64_t elems) {
-    ops_parallel(o, (int64_t)elems, GRAIN, narrow_range, &(cast){ x, y });
+    ops_parallel(o, (int64_t)elems, GRAIN, o->fp16 ? narrow_f16_range : narrow_range, &(cast){ x, y });
     return TESS_OK;
 }
 
@@ -68,8 +79,19 @@ OPS_CLONES static void widen_range(void *arg, int32_t thread, int64_t first, int
         y[i] = tess_f32_of_bf16(x[i]);
 }
 
+OPS_CLONES static void widen_f16_range(void *arg, int32_t thread, int64_t first, int64_t last) {
+    const cast *c = arg;
+    const uint16_t *x = c->x;
+    float *y = c->y;
+    (void)thread;
+    for (; first + LANES <= last; first += LANES)
+        lanes_store(LANES_F32, lanes_load(LANES_F16, x + first), y + first);
+    for (; first < last; first++)
+        y[first] = tess_f32_of_f16(x[first]);
+}
+
 tess_status ops_cpu_widen(const ops *o, const uint16_t *x, float *y, uint64_t elems) {
-    ops_parallel(o, (int64_t)elems, GRAIN, widen_range, &(cast){ x, y });
+    ops_parallel(o, (int64_t)elems, GRAIN, o->fp16 ? widen_f16_range : widen_range, &(cast){ x, y });
     return TESS_OK;
 }
 
@@ -85,7 +107,7 @@ tess_status ops_cpu_copy(ops *o, const void *x, void *y, uint64_t bytes) {
     return TESS_OK;
 }
 
-/* Philox, written so that neighbouring blocks go through the rounds side by side. */
+/* Philox for SIDE neighbouring blocks at once, so that the compiler vectorises the rounds. */
 enum { SIDE = 16 };
 TESS_FN void mask_words(uint64_t seed, uint64_t first_block, uint32_t layer, uint32_t sample, uint32_t step,
                         uint32_t words[SIDE][4]) {
@@ -124,7 +146,7 @@ OPS_CLONES static void drop_samples(void *arg, int32_t thread, int64_t first, in
             float *x = p->x + (uint64_t)s * p->elems + i;
             mask_words(d->seed, i / 4, d->layer, (uint32_t)(d->first_sample + (uint64_t)s), (uint32_t)d->step, words);
             for (uint64_t j = 0; j < n; j++) {
-                float kept = x[j] * grow; /* before the choice, or it is not made side by side */
+                float kept = x[j] * grow; /* the product precedes the choice; otherwise GCC does not vectorise it */
                 x[j] = philox_uniform(word[j]) < keep ? kept : 0;
             }
         }
@@ -174,7 +196,7 @@ typedef struct {
     uint64_t rows, width;
 } bias;
 
-enum { COLUMNS = 64 }; /* columns summed side by side; the grain of column-wise work */
+enum { COLUMNS = 64 }; /* columns that are summed together; column-wise work is cut at multiples of it */
 
 OPS_CLONES static void bias_columns(void *arg, int32_t thread, int64_t first, int64_t last) {
     const bias *b = arg;

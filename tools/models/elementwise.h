@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The operators that both CPU tables share: plain C, the same bits for any number of threads. Contracts in ops.h. */
+/* The operators that both CPU tables share, in plain C. Their bits do not depend on the number of threads. ops.h has
+ * the contracts. */
 #ifndef TESS_MODELS_ELEMENTWISE_H
 #define TESS_MODELS_ELEMENTWISE_H
 #include "ops.h"
@@ -42,19 +43,19 @@ void ops_cpu_attention_need(const ops *, const ops_attention_shape *, ops_scratc
 tess_status ops_cpu_attention(ops *, const ops_attention_shape *, const float *x, float *y, float *lse, void *scratch);
 tess_status ops_cpu_attention_backward(ops *, const ops_attention_shape *, const float *x, const float *y,
                                        const float *lse, const float *dy, float *dx, void *scratch);
-/** db += the sum of dy's rows. For the tables' linear and conv. */
+/** Adds the sum of dy's rows to db. Linear and conv of both tables use it. */
 void ops_cpu_bias_backward(ops *, const float *dy, float *db, uint64_t rows, uint64_t width);
-/** y += b, then relu if asked. */
+/** y += b, then relu if `relu` is set. */
 void ops_cpu_bias_relu(ops *, const float *b_or_null, float *y, uint64_t rows, uint64_t width, int32_t relu);
-/** fp32 to bf16, to nearest even, and back. */
+/** Rounds fp32 to the nearest bf16, or in a table for it fp16, ties to even; ops_cpu_widen goes back. */
 tess_status ops_cpu_narrow(const ops *, const float *x, uint16_t *y, uint64_t elems);
 tess_status ops_cpu_widen(const ops *, const uint16_t *x, float *y, uint64_t elems);
 tess_status ops_cpu_zero(ops *, void *x, uint64_t bytes);
 tess_status ops_cpu_copy(ops *, const void *x, void *y, uint64_t bytes);
-/** y[i] = exp(x[i] - minus), x ≤ minus; relative error below 2e-7; far below, 0. */
+/** y[i] = exp(x[i] - minus) for x ≤ minus. The relative error is below 2e-7; results far below 1 become 0. */
 void ops_cpu_exp(const float *x, float minus, float *y, uint64_t elems);
 
-/* Their slots in a CPU table. */
+/* The slots of these operators in a CPU table. */
 #define OPS_CPU_ELEMENTWISE                                                                                            \
     .narrow = ops_cpu_narrow, .widen = ops_cpu_widen, .zero = ops_cpu_zero, .copy = ops_cpu_copy, .ids = ops_cpu_ids,  \
     .cross_entropy_need = ops_cpu_cross_entropy_need, .sum_loss = ops_cpu_sum_loss,                                    \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The operators that work on rows or images: pooling, layer normalisation, cross entropy, embedding. */
+/* The operators that work on rows or images: pooling, layer normalisation, cross entropy and embedding. */
 #include "elementwise.h"
 #include "ops_formulas.h"
 #include "parallel.h"
@@ -16,14 +16,15 @@ typedef struct {
     float scale;
 } pool;
 
-/* Some places of an image by some of its channels: images are NHWC, what pooling makes is NCHW, and the tile turns. */
+/* A tile holds some places and channels of one image. Images are NHWC but pooling writes NCHW, so the tile
+ * transposes. */
 enum { PLACES = 16, SIDE = 64 };
 typedef struct {
     float value[PLACES][SIDE];
     uint8_t which[PLACES][SIDE];
 } pool_tile;
 
-typedef struct { /* of image n: places at … and channels i … */
+typedef struct { /* places at … and channels i … of image n */
     int64_t n, at, places, i, channels;
 } pool_part;
 
@@ -37,19 +38,19 @@ TESS_FN void for_each_part(const pool *p, int64_t first, int64_t last, void (*tu
                                       c - i < SIDE ? c - i : SIDE });
 }
 
-/* Where window place `k` of pooled place `at` lies in an NHWC tensor, at the part's first channel. */
+/* Returns the index in NHWC of window place `k` of pooled place `at`, at the part's first channel. */
 TESS_FN int64_t window_at(const pool *p, const pool_part *t, int64_t at, int k) {
     int64_t w = p->s->width / 2, c = p->s->channels, image = (int64_t)p->s->height * p->s->width * c;
     return t->n * image + ops_window_place(p->s->width, c, at / w, at % w, k) + t->i;
 }
 
-/* The place `at` of channel i, in NCHW. */
+/* Returns the index in NCHW of the part's first place in its channel i. */
 TESS_FN int64_t pooled_at(const pool *p, const pool_part *t, int64_t i) {
     int64_t places = (int64_t)(p->s->height / 2) * (p->s->width / 2);
     return (t->n * p->s->channels + t->i + i) * places + t->at;
 }
 
-/* The first of equals, as in PyTorch. */
+/* The first of equal values wins, as in PyTorch. */
 TESS_FN void largest_of(const pool *p, const pool_part *t, int64_t k, pool_tile *tile) {
     float *value = tile->value[k];
     uint8_t *which = tile->which[k];
@@ -112,7 +113,7 @@ static void unpool_images(void *arg, int32_t thread, int64_t first, int64_t last
     const pool *p = arg;
     int64_t image = (int64_t)p->s->height * p->s->width * p->s->channels;
     (void)thread;
-    if (p->s->height % 2 || p->s->width % 2) /* a row or a column without windows */
+    if (p->s->height % 2 || p->s->width % 2) /* an odd last row or column belongs to no window */
         memset(p->out + first * image, 0, (size_t)((last - first) * image) * sizeof *p->out);
     for_each_part(p, first, last, unpool_turn);
 }
@@ -130,7 +131,7 @@ typedef struct {
     uint64_t rows, width;
 } norm;
 
-enum { LANES = OPS_LANES }; /* partial sums, the same ones whatever the instruction set */
+enum { LANES = OPS_LANES }; /* number of partial sums, the same for each instruction set */
 
 static double add_lanes(const float *lane) {
     double sum = 0;
@@ -139,7 +140,7 @@ static double add_lanes(const float *lane) {
     return sum;
 }
 
-/* Mean of x, and with it 1/sqrt(variance + eps) of x - mean. */
+/* Computes the mean of x, and from it 1/sqrt(variance + eps). */
 OPS_CLONES static void row_stats(const float *x, uint64_t width, float *mean_out, float *rsigma_out) {
     float lane[LANES] = { 0 }, square[LANES] = { 0 };
     uint64_t whole = width / LANES * LANES;
@@ -181,7 +182,7 @@ tess_status ops_cpu_layernorm(ops *o, const float *x, const float *w, const floa
     return TESS_OK;
 }
 
-/* dx = rσ (g - mean(g) - x̂ mean(g x̂)) with g = dy · w and x̂ the normalised row. */
+/* dx = rσ (g - mean(g) - x̂ mean(g x̂)), where g = dy · w and x̂ is the normalised row. */
 OPS_CLONES static void norm_backward_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
     const norm *n = arg;
     uint64_t width = n->width, whole = width / LANES * LANES;
@@ -233,14 +234,14 @@ OPS_CLONES static void norm_backward_columns(void *arg, int32_t thread, int64_t 
 tess_status ops_cpu_layernorm_backward(ops *o, const float *x, const float *w, const float *stats, const float *dy,
                                        float *dx, float *dw, float *db, uint64_t rows, uint64_t width) {
     norm n = { .x = x, .w = w, .dy = dy, .y = dx, .dw = dw, .db = db, .rows = rows, .width = width };
-    n.stats = (float *)(uintptr_t)stats; /* read only here */
+    n.stats = (float *)(uintptr_t)stats; /* backward only reads it */
     if (dw || db)
         ops_parallel(o, (int64_t)width, COLUMNS, norm_backward_columns, &n);
     ops_parallel(o, (int64_t)rows, 16, norm_backward_rows, &n);
     return TESS_OK;
 }
 
-/* One row: logits to probabilities; returns its loss. */
+/* Turns one row of logits into probabilities and returns its loss. */
 static double softmax_row(float *row, uint64_t classes, int32_t label, int *correct) {
     uint64_t best = 0;
     for (uint64_t c = 1; c < classes; c++)
@@ -334,7 +335,7 @@ typedef struct {
     uint64_t rows, time, width;
 } embed;
 
-/* By columns: two rows may hold the same token. */
+/* Threads divide the columns, because two rows may hold the same token. */
 static void embed_columns(void *arg, int32_t thread, int64_t first, int64_t last) {
     const embed *e = arg;
     (void)thread;

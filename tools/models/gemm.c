@@ -6,7 +6,7 @@ enum { MR = 6, NR = 16, KC = 256, NC = 256 };
 typedef float vec __attribute__((vector_size(NR * sizeof(float))));
 _Static_assert(GEMM_SCRATCH_BYTES % 64 == 0 && GEMM_SCRATCH_BYTES >= (KC * NC + KC * MR) * 4, "the panels fit");
 
-/* tile[MR][NR] = a panel (MR values per k) times b panel (NR values per k). */
+/* Multiplies an a panel (MR values per k) by a b panel (NR values per k) into tile[MR][NR]. */
 OPS_CLONES static void multiply_panels(int64_t depth, const float *a, const float *b, float *tile) {
     vec c0 = { 0 }, c1 = { 0 }, c2 = { 0 }, c3 = { 0 }, c4 = { 0 }, c5 = { 0 };
     for (int64_t k = 0; k < depth; k++, a += MR, b += NR) {
@@ -22,7 +22,7 @@ OPS_CLONES static void multiply_panels(int64_t depth, const float *a, const floa
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3, out[4] = c4, out[5] = c5;
 }
 
-/* The rows i … of one panel, k by k; what lies outside is zero. */
+/* Packs rows i … into a panel ordered by k; rows beyond the matrix become zero. */
 static void pack_rows(const gemm_task *t, int64_t i, int64_t k0, int64_t depth, float *out) {
     int64_t rows = t->rows - i < MR ? t->rows - i : MR;
     for (int64_t r = 0; r < MR; r++) {

@@ -1,150 +1,183 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The operators of a GPT-2-style decoder in a device's memory, as few launches as it takes: a model on a device is made
- * of these, where ops.h has one operator for each formula.
+/* The operators of a decoder in a device's memory, in as few launches as possible. ops.h has one operator per
+ * formula; these fuse several.
  *
- *  - A factor is what products take: bf16 where the table is made for it, else fp32. Everything is a factor, parameters
- *    too, but gradients of parameters, statistics, sums of exponentials and the loss, which are fp32 or wider.
- *  - Every call only enqueues, and each is one launch unless it says otherwise.
- *  - Gradients are stored, or with `add` added to what is there. */
+ *  - A factor is an operand of products: bf16 if the table was made for bf16, otherwise fp32. All tensors are
+ *    factors, parameters included. The exceptions are fp32 or wider: gradients of parameters, statistics, sums of
+ *    exponentials and the loss.
+ *  - Each call only enqueues, and is one launch unless its comment says otherwise.
+ *  - Gradients are stored, or with `add` added to the old values. */
 #ifndef TESS_MODELS_LAYER_OPS_H
 #define TESS_MODELS_LAYER_OPS_H
 #include "ops.h"
 
-typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns], or y += it */
+typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns]; with `add`, y += that */
     int64_t rows, columns, depth;
     const void *a, *b;
     void *y;
-    int64_t a_pitch, y_pitch; /* elements between rows as stored; 0: there is nothing between them */
-    int32_t turn_a, turn_b;   /* stored as the transpose */
-    int32_t wide, add;   /* wide: y is fp32. The fields below go with none of these four, but a bias with y_pitch */
-    const void *bias;    /* null: none; added to each row */
-    void *before;        /* null: not wanted; with gelu, what it was taken of */
-    const void *through; /* not null: y comes back through the GELU that was taken of this */
-    void *again;         /* beside `through`: that GELU, made again */
-    int32_t gelu;        /* y = GELU of the product with its bias */
+    int64_t a_pitch, y_pitch; /* elements between rows as stored; 0: rows have no gaps */
+    int32_t turn_a, turn_b;   /* 1: stored as the transpose */
+    /* wide: y is fp32. The fields below exclude a_pitch, y_pitch, wide and add, except that bias may have y_pitch. */
+    int32_t wide, add;
+    const void *bias; /* null: none; added to each row */
+    void *before;     /* null: not wanted; with gelu it gets GELU's input */
+    /* If not null, the product is a gradient, and y gets it after the backward of the GELU that read this. */
+    const void *through;
+    void *again;  /* with `through`: gets that GELU's result again */
+    int32_t gelu; /* y = GELU(product + bias) */
+    float times;  /* factor of a product without the fields from `bias` on; 0: 1 */
 } ops_factors;
 
-typedef struct { /* rows of `width`, of which `time` are a sample */
+typedef struct { /* rows of `width`; `time` rows are a sample */
     uint64_t rows, width, time;
 } ops_rows;
 
-typedef struct { /* sum = x + dropped(add + add_bias); next = sum + next_bias; y = the sum, normalised as layernorm */
+typedef struct { /* sum = x + dropout(add + add_bias); next = sum + next_bias; y = layernorm(sum) */
     ops_rows of;
-    const void *x, *add, *add_bias, *next_bias, *w, *b; /* add null: the sum is x, and not written */
-    void *sum, *next, *y;                               /* next, y null: not wanted; a bias: none */
+    const void *x, *add, *add_bias, *next_bias, *w, *b; /* add null: sum is x and is not written */
+    void *sum, *next, *y;                               /* next, y null: not wanted; a null bias: none */
     float *stats;
     const ops_dropout *drop; /* null: none */
     double eps;              /* 0: 1e-5 */
-    int32_t about_zero;      /* by the root of the mean square, as Llama */
-    int32_t one_more;        /* gains are 1 + w, as Gemma's */
+    int32_t about_zero;      /* Llama's normalisation by the root of the mean square */
+    int32_t one_more;        /* gains are 1 + w, as Gemma's are */
 } ops_norm;
 
-typedef struct { /* dx = add + the gradient of x; masked: dx as dropout lets it back; normal: y, made again */
+typedef struct { /* dx = add + the gradient of x; masked: dx after dropout's backward; normal: y, computed again */
     ops_rows of;
     const void *x, *w, *b, *dy, *add; /* add null: none */
     const float *stats;
     void *dx, *masked, *normal; /* masked, normal null: not wanted */
-    const ops_dropout *drop;    /* of masked */
+    const ops_dropout *drop;    /* dropout of `masked` */
     int32_t about_zero, one_more;
 } ops_norm_backward;
 
-typedef struct { /* in place: each head of queries and keys, which a row begins with, normalised about zero */
+typedef struct { /* in place: normalises about zero each head of queries and keys, with which a row begins */
     ops_rows of; /* width: elements from row to row */
     void *x;
     const void *query_w, *key_w;
-    void *kept;   /* [rows, heads + kv_heads, size]: as they were */
-    float *stats; /* of each query head of all rows, then of each key head: 0 and 1/σ */
+    void *kept;   /* [rows, heads + kv_heads, size]: the values before normalisation */
+    float *stats; /* first each query head of all rows, then each key head: 0 and 1/σ */
     int32_t heads, kv_heads, size, one_more;
     double eps;
 } ops_head_norm;
 
-typedef struct { /* in place: pair p of each of the heads that a row begins with turns by its position times turns[p] */
+typedef struct { /* in place: turns pair p of the heads with which a row begins by its position times turns[p] */
     ops_rows of; /* width: elements from row to row */
     void *x;
-    uint64_t first;             /* position of a sample's first row */
-    int32_t heads, pairs, back; /* pairs: half of a head's elements, at most OPS_ROTATION_MOST; back: the other way */
-    const double *turns;        /* in parts of a circle; read by the call */
-    float scale;                /* of what is turned; 0: 1 */
-    float *table; /* of each position below `time` the cosine and sine of each pair: null, or written where first is 0,
-                     and read by attention_backward, which writes nothing else */
+    uint64_t first; /* position of a sample's first row */
+    /* pairs: half of a head's elements, at most OPS_ROTATION_MOST; back: turns the other way. */
+    int32_t heads, pairs, back;
+    const double *turns; /* the unit is a turn of a circle; the call reads them before it returns */
+    float scale;         /* factor of the turned elements; 0: 1 */
+    /* Cosine and sine of each pair for each position below `time`, or null. It is written if `first` is 0.
+     * attention_backward reads it and writes nothing else. */
+    float *table;
 } ops_rotation;
 enum { OPS_ROTATION_MOST = 256 };
 
+typedef struct {   /* y[rows, width] = rows ids[…] of a matrix that rests as stored.h has it */
+    uint32_t kind; /* STORED_… */
+    const void *from;
+    const int32_t *ids; /* null: rows in their order */
+    void *y;
+    uint64_t rows, width;
+} ops_stored;
+
 enum { OPS_COLUMNS_MOST = 8 };
-typedef struct { /* db[c] = the sum of dy's column c; dw[c] that of dy times the normalised x. Null: not wanted */
+typedef struct { /* db[c] = sum of dy's column c; dw[c] = sum of dy's column c times the normalised x; null: not wanted
+                  */
     const void *x, *dy;
     const float *stats;
     float *dw, *db;
     uint64_t width;
-    uint64_t pitch, x_pitch, group; /* elements between groups of `group` rows, 1 with 0, of dy and of x; 0: no gaps */
+    /* Elements between groups of `group` rows (0: 1) of dy and of x; 0: no gaps. */
+    uint64_t pitch, x_pitch, group;
 } ops_columns;
 
-typedef struct { /* a chunk of rows of logits, `pitch` apart, of which the first `count` count */
+typedef struct { /* a chunk of rows of logits, `pitch` apart; the first `count` rows count, unless their label is -1 */
     const float *logits;
     const int32_t *labels;
-    void *dlogits; /* null: not wanted; times `mean`, and 0 in the rows after `count` */
-    float *stats; /* of each row the maximum and 1 / the sum of exponentials; loss makes them, loss_slopes reads them */
-    void *losses; /* of all rows, cross_entropy_need; the chunk's are those from `first` on */
-    uint64_t first, rows, classes, count, pitch; /* pitch: whole vectors of 8 */
+    void *dlogits; /* null: not wanted; scaled by `mean`; rows from `count` on get 0 */
+    /* Per row the maximum and 1 / the sum of exponentials: `loss` writes them, loss_slopes reads them. */
+    float *stats;
+    void *losses; /* the losses of all rows (cross_entropy_need); the chunk's start at `first` */
+    uint64_t first, rows, classes, count, pitch; /* pitch: a multiple of 8 */
     float mean;                                  /* 1 / the rows of all chunks that count */
-    float cap;                                   /* 0: none; dlogits are of what `cap` was made of */
-    const double *divisor; /* in tensor memory: where it is not 0, its inverse takes the mean's place; may be null */
-} ops_row_loss;            /* a label of -1 has neither loss nor slopes */
+    float cap;                                   /* 0: none; dlogits are gradients of the logits before the cap */
+    /* In tensor memory, or null. If it is not 0, its inverse replaces `mean`. */
+    const double *divisor;
+} ops_row_loss; /* rows with a label of -1 have neither loss nor gradient */
 
 struct ops_layer_table {
-    uint64_t (*product_need)(int64_t rows, int64_t columns, int64_t depth); /* workspace; [pure] */
-    /** One launch, and one more for `again`; a third where the library of products does not take bias or GELU. */
+    uint64_t (*product_need)(int64_t rows, int64_t columns, int64_t depth); /* bytes of workspace; [pure] */
+    /** One launch, and another for `again`. A third follows if the library of products does not support bias or
+     * GELU. */
     tess_status (*product)(ops *, const ops_factors *, void *workspace);
     tess_status (*norm)(ops *, const ops_norm *);
     tess_status (*norm_backward)(ops *, const ops_norm_backward *);
-    /** y = dropped(x); nothing at rate 0, and then *out is x, else y. */
+    /** y = dropout(x) and *out = y; at rate 0 nothing is enqueued and *out = x. */
     tess_status (*mask)(ops *, const ops_rows *, const ops_dropout *, const void *x, void *y, const void **out);
-    uint64_t (*columns_need)(uint64_t rows, uint64_t sums); /* scratch; sums: how many dw and db have; [pure] */
-    /** At most OPS_COLUMNS_MOST of them, over the same rows. */
+    /** y = GELU(x); x may be y. */
+    tess_status (*gelu)(ops *, const void *x, void *y, uint64_t elems);
+    /** Writes dx, which may be dy, and y again. */
+    tess_status (*gelu_backward)(ops *, const void *x, const void *dy, void *dx, void *y, uint64_t elems);
+    /** Writes a frozen matrix, or rows of it, as factors. */
+    tess_status (*widen_stored)(ops *, const ops_stored *);
+    /* [pure] Bytes of scratch; sums: number of all columns of dw and db. */
+    uint64_t (*columns_need)(uint64_t rows, uint64_t sums);
+    /** Computes at most OPS_COLUMNS_MOST jobs over the same rows. */
     tess_status (*columns)(ops *, const ops_columns *, int32_t n, uint64_t rows, int32_t add, void *scratch);
-    /** Both over the same rows, where the sums read nothing that norm_backward writes. Two launches where a row is too
-     * long for a block to keep or no whole vectors. */
+    /** Computes both over the same rows; the sums must not read what norm_backward writes. It needs two launches if
+     * a row is too long for a block to keep, or does not consist of whole vectors. */
     tess_status (*norm_backward_columns)(ops *, const ops_norm_backward *, const ops_columns *, int32_t n, int32_t add,
                                          void *scratch);
     tess_status (*rotate)(ops *, const ops_rotation *);
     tess_status (*head_norm)(ops *, const ops_head_norm *);
-    /** x: gradients, in place. Three launches; null: a gain's gradient that is not wanted. Scratch: columns_need of as
-     * many rows as all have heads, and 2 · size. */
+    /** x: gradients, in place. Three launches. A null gradient of a gain is not computed. Scratch: columns_need for
+     * the number of all rows' heads, and 2 · size. */
     tess_status (*head_norm_backward)(ops *, const ops_head_norm *, float *query_dw, float *key_dw, int32_t add,
                                       void *scratch);
-    /** y[rows, width] = SiLU, or with `gelu` GELU, of a row's first half times its second. */
+    /** y[rows, width] = the SiLU, or with `gelu` the GELU, of a row's first half, times its second half. */
     tess_status (*swiglu)(ops *, const void *x, void *y, uint64_t rows, uint64_t width, int32_t gelu);
-    /** dx, and y made again, which may be dy. */
+    /** Computes dx, and y again, which may be dy. */
     tess_status (*swiglu_backward)(ops *, const void *x, const void *dy, void *dx, void *y, uint64_t rows,
                                    uint64_t width, int32_t gelu);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
-    /** In bf16 with heads of 128 elements or less one launch, and one for backward; else products by blocks of
-     * queries. `back`, where it is not null, is the rotation of dqkv: part of that launch where it has a table, else a
-     * launch more. */
+    /** In bf16 with heads of at most 128 elements and without `packs` forward and backward are one launch each.
+     * Otherwise they are products by blocks of queries. If `back` is not null it turns dqkv back: in the same launch if
+     * it has a table, otherwise in another. */
     tess_status (*attention)(ops *, const ops_attention_shape *, const void *qkv, void *y, float *lse, void *scratch);
     tess_status (*attention_backward)(ops *, const ops_attention_shape *, const void *qkv, const void *y,
                                       const float *lse, const void *dy, void *dqkv, const ops_rotation *back,
                                       void *scratch);
-    /** Bytes of the table with which attention_backward turns its gradients as it writes them; 0: it takes none. */
+    /** Returns the bytes of the table with which attention_backward turns its gradients as it writes them; 0: it
+     * takes no table. */
     uint64_t (*rotation_need)(const ops *, const ops_attention_shape *);
-    /** position null: none; scale: of the table's rows, 0: 1 */
-    tess_status (*embed)(ops *, const ops_rows *, const int32_t *ids, const void *table, const void *position,
-                         float scale, const ops_dropout *, void *y);
+    /** ids null: row r reads the table's row r; places null: row r reads row (r mod time) of position; position null:
+     * none; scale: factor of the table's rows, 0: 1 */
+    tess_status (*embed)(ops *, const ops_rows *, const int32_t *ids, const void *table, const int32_t *places,
+                         const void *position, float scale, const ops_dropout *, void *y);
     uint64_t (*embed_backward_need)(uint64_t rows);
-    /** Two launches. The table's gradient is added to; that of positions as `add` says; null: not wanted. */
+    /** Two launches. The table's gradient is added to. The gradient of positions is stored or added, as `add` says.
+     * Null: not wanted. */
     tess_status (*embed_backward)(ops *, const ops_rows *, const int32_t *ids, const void *dy, float scale,
                                   float *dtable, float *dposition, int32_t add, void *scratch);
-    /** out[sample, t] = tokens[sample · stride + t], t below `time`: without `marks`, or -1 for one with `ignored`. */
+    /** out[sample, t] = tokens[sample · stride + t] for t below `time`, without the bits `marks`; -1 if it has the
+     * bit `ignored`. */
     tess_status (*tokens)(ops *, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
                           int32_t ignored, int32_t marks, int32_t *out);
+    /** out[sample, t] = t less the position of the last token with `begins` up to t; 0 without one. */
+    tess_status (*places)(ops *, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
+                          int32_t begins, int32_t *out);
     /** x = cap · tanh(x / cap) */
     tess_status (*cap)(ops *, float *x, uint64_t elems, float cap);
-    /** The rows' losses and what is wanted beside them; dlogits too in the same launch where a row is short enough to
-     * stay with its block, else by a second one. */
+    /** Computes the rows' losses and the other wanted results. dlogits take the same launch if a block can keep a
+     * row, otherwise a second one. */
     tess_status (*loss)(ops *, const ops_row_loss *);
-    /** dlogits from logits and stats. */
+    /** Computes dlogits from logits and stats. */
     tess_status (*loss_slopes)(ops *, const ops_row_loss *);
-    /** The sum of the first `rows` losses, and how many of their labels are not -1; labels null: all. */
+    /** Sums the first `rows` losses, and counts the labels that are not -1; labels null: all count. */
     tess_status (*loss_sum)(ops *, const void *losses, uint64_t rows, const int32_t *labels, const double *divisor,
                             ops_loss *out);
 };

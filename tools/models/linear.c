@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The 3×3 linear layer without bias of PyTorch's uneven-sharding test: so small that ranks own nothing. Its loss is the
- * sum of its outputs, so output and update have a closed form. */
+/* The 3×3 linear layer without bias of PyTorch's uneven-sharding test. It is so small that some ranks own nothing.
+ * Its loss is the sum of its outputs, so output and update have a closed form. */
 #include "model.h"
 #include <tessera/tessera.h>
 
@@ -40,7 +40,7 @@ static tess_status linear_backward(void *user, const tess_block_call *call) {
     linear *l = m->own;
     float *dy = call->scratch;
     uint32_t rows = rows_of(m, model__batch(m, call));
-    OPS_TRY(m->o->t->sum_loss_backward(m->o, NULL, rows * SIZE, 0, 1.0f / (float)rows,
+    OPS_TRY(m->o->t->sum_loss_backward(m->o, NULL, rows * SIZE, 0, model__loss_scale(call) / (float)rows,
                                        (uint64_t)m->options.batch * SIZE, dy));
     return m->o->t->linear_backward(l->layer, input_of(call), call->params[0], dy, NULL, call->grads[0], NULL,
                                     (char *)dy + l->y_bytes);
@@ -93,7 +93,7 @@ void linear_expect(int32_t ranks, int32_t batch, double lr, const float x[3], do
             int e = o * SIZE + i;
             weight[e] = 0.125 * (e % 7 - 3);
             output[o] += weight[e] * x[i];
-            updated[e] = weight[e] - lr * mean[i] / samples; /* every output's gradient is its input */
+            updated[e] = weight[e] - lr * mean[i] / samples; /* each output's gradient is its input */
         }
     }
 }

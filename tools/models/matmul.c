@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-typedef struct { /* how a matrix lies in memory */
+typedef struct { /* layout of a matrix in memory */
     int64_t rows, width;
 } stored;
 
@@ -31,7 +31,7 @@ static stored y_of(const ops_matmul_shape *s) {
 }
 
 static uint64_t wide_bytes(const stored *s, uint32_t dtype) {
-    return dtype == TESS_BF16 ? ops_align(extent(s) * sizeof(float)) : 0;
+    return dtype != TESS_F32 ? ops_align(extent(s) * sizeof(float)) : 0;
 }
 
 uint64_t matmul_scratch(const ops_matmul_shape *s) {
@@ -41,9 +41,10 @@ uint64_t matmul_scratch(const ops_matmul_shape *s) {
 
 static const float *widened(const ops *o, const void *from, const stored *s, uint32_t dtype, char **at) {
     float *to = (float *)*at;
-    if (dtype != TESS_BF16)
+    if (dtype == TESS_F32)
         return from;
-    ops_cpu_widen(o, from, to, extent(s)); /* of an object that runs alone: one thread, as there is no nesting */
+    /* An object with `alone` set gets one thread here, because parallel regions do not nest. */
+    ops_cpu_widen(o, from, to, extent(s));
     *at += wide_bytes(s, dtype);
     return to;
 }
@@ -56,7 +57,10 @@ typedef struct {
 } finish;
 
 static float bias_at(const finish *f, int64_t c) {
-    return f->s->factor == TESS_BF16 ? tess_f32_of_bf16(((const uint16_t *)f->bias)[c]) : ((const float *)f->bias)[c];
+    const uint16_t *halves = f->bias;
+    return f->s->factor == TESS_BF16  ? tess_f32_of_bf16(halves[c])
+           : f->s->factor == TESS_F16 ? tess_f32_of_f16(halves[c])
+                                      : ((const float *)f->bias)[c];
 }
 
 static void finish_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
@@ -67,7 +71,7 @@ static void finish_rows(void *arg, int32_t thread, int64_t first, int64_t last) 
             int64_t i = r * f->s->columns + c;
             float v = (f->wide ? f->wide[i] : ((float *)f->y)[i]) + (f->bias ? bias_at(f, c) : 0);
             if (f->wide)
-                ((uint16_t *)f->y)[i] = tess_bf16_of_f32(v);
+                ((uint16_t *)f->y)[i] = f->s->result == TESS_F16 ? tess_f16_of_f32(v) : tess_bf16_of_f32(v);
             else
                 ((float *)f->y)[i] = v;
         }
@@ -79,7 +83,7 @@ tess_status matmul_run(const ops *o, const ops_matmul_shape *s, const void *a, c
     char *at = scratch;
     const float *wa = widened(o, a, &sa, s->factor, &at), *wb = widened(o, b, &sb, s->factor, &at);
     float *wy = y;
-    if (s->result == TESS_BF16) {
+    if (s->result != TESS_F32) {
         wy = (float *)at;
         if (s->add)
             widened(o, y, &sy, s->result, &at);
@@ -87,7 +91,7 @@ tess_status matmul_run(const ops *o, const ops_matmul_shape *s, const void *a, c
             at += wide_bytes(&sy, s->result);
     }
     OPS_TRY(fn(user, wa, wb, wy, at));
-    finish f = { s, s->result == TESS_BF16 ? wy : NULL, s->bias ? bias : NULL, y };
+    finish f = { s, s->result != TESS_F32 ? wy : NULL, s->bias ? bias : NULL, y };
     if ((f.wide || f.bias) && s->alone)
         finish_rows(&f, 0, 0, s->rows);
     else if (f.wide || f.bias)
@@ -95,7 +99,7 @@ tess_status matmul_run(const ops *o, const ops_matmul_shape *s, const void *a, c
     return TESS_OK;
 }
 
-/* ---- the plain table's ------------------------------------------------------------------------------ */
+/* ---- slots of the plain table --------------------------------------------------------------------------- */
 struct ops_matmul {
     ops *o;
     ops_matmul_shape s;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The network of PyTorch's FSDP tutorial on MNIST: two convolutions, two linear layers. Images are NHWC inside; the
- * pool turns to PyTorch's order, so that fc1.weight has PyTorch's columns. */
+/* The network of PyTorch's FSDP tutorial on MNIST: two convolutions, two linear layers. Images are NHWC inside. The
+ * pool writes PyTorch's order, so that fc1.weight has PyTorch's columns. */
 #include "model.h"
 #include <tessera/tessera.h>
 
@@ -8,15 +8,15 @@
 #include <stdlib.h>
 
 enum { SIDE = 28, SIDE1 = 26, SIDE2 = 24, POOLED = 12, MAPS1 = 32, MAPS2 = 64, FLAT = 9216, HIDDEN = 128, DIGITS = 10 };
-enum { LAYER_POOL = 1, LAYER_HIDDEN = 2 }; /* of the dropout masks */
+enum { LAYER_POOL = 1, LAYER_HIDDEN = 2 }; /* layer numbers of the dropout masks */
 
 typedef struct {
     ops_conv *conv1, *conv2;
     ops_linear *fc1, *fc2;
     ops_conv_shape pool; /* conv2's output */
     float drop_pool, drop_hidden;
-    int32_t chunk;                   /* samples that a convolution takes at a time */
-    uint64_t map1_bytes, map2_bytes; /* of a chunk */
+    int32_t chunk;                   /* samples per call of a convolution */
+    uint64_t map1_bytes, map2_bytes; /* bytes of a chunk's maps */
     uint64_t hidden_bytes, logits_bytes;
 } mnist;
 
@@ -30,14 +30,15 @@ static tess_status batch_check(const model *m, const model_batch *batch) {
     return TESS_OK;
 }
 
-/* From the chunk's first sample on. */
+/* Returns the images from the chunk's first sample on. */
 static const float *images_of(const model *m, const void *batch) {
     return (const float *)((const char *)batch + sizeof(model_batch) +
                            ops_align((uint64_t)m->options.batch * sizeof(int32_t))) +
            (int64_t)m->first_sample * SIDE * SIDE;
 }
 
-/* The slope of relu and dropout in one: no gradient goes back where the output is 0, else 1/(1-rate) of it. */
+/* Returns the common slope of relu and dropout. Where the output is 0 no gradient flows back; elsewhere it grows by
+ * 1/(1-rate). */
 static float growth(const model *m, const tess_block_call *call, float rate) {
     return 1.0f / (1.0f - model__dropout(m, call, 0, rate).rate);
 }
@@ -124,6 +125,7 @@ static tess_status fc2_backward(void *user, const tess_block_call *call) {
     void *rest = (char *)call->scratch + n->logits_bytes;
     OPS_TRY(m->o->t->cross_entropy_backward(m->o, call->saved, labels_of(call), (uint64_t)m->options.batch, DIGITS,
                                             model__batch(m, call)->count, dlogits));
+    model__scale_gradient(call, dlogits, (uint64_t)m->options.batch * DIGITS);
     return m->o->t->linear_backward(n->fc2, call->input, call->params[0], dlogits, call->grad_input, call->grads[0],
                                     call->grads[1], rest);
 }
@@ -153,7 +155,7 @@ static tess_status build_convolutions(model *m, mnist *n) {
     OPS_TRY(m->o->t->conv_create(m->o, &two, &n->conv2, &need));
     b = (model_block){ .name = "conv2", .chunks = chunks, .user = m, .products = 1, .reads_output = 1 };
     b.output_bytes = (uint64_t)m->options.batch * FLAT * sizeof(float);
-    b.saved_bytes = (uint64_t)m->options.batch * FLAT; /* where each maximum was */
+    b.saved_bytes = (uint64_t)m->options.batch * FLAT; /* the position of each maximum, one byte each */
     b.forward_scratch_bytes = n->map2_bytes + need.forward_bytes;
     b.backward_scratch_bytes = n->map2_bytes + need.backward_bytes;
     b.forward = conv2_forward;

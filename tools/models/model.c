@@ -38,8 +38,8 @@ static tess_status check_options(const model_options *o) {
         return tess_fail(TESS_E_INVALID, "batch %d: expected 1 to 65536", o->batch);
     if (o->threads < 1 || o->threads > 1024)
         return tess_fail(TESS_E_INVALID, "threads %d: expected 1 to 1024", o->threads);
-    if (o->precision != TESS_F32 && o->precision != TESS_BF16)
-        return tess_fail(TESS_E_INVALID, "precision %u: expected f32 or bf16", o->precision);
+    if (o->precision != TESS_F32 && o->precision != TESS_BF16 && o->precision != TESS_F16)
+        return tess_fail(TESS_E_INVALID, "precision %u: expected f32, bf16 or f16", o->precision);
     if (!(o->dropout < 1))
         return tess_fail(TESS_E_INVALID, "dropout %g: expected below 1", (double)o->dropout);
     return TESS_OK;
@@ -61,7 +61,7 @@ static tess_status unknown(const char *name) {
     return tess_fail(TESS_E_INVALID, "model \"%s\" is unknown: expected one of %s", name ? name : "", names);
 }
 
-/* `name` against one pattern, in which '*' stands for any text. */
+/* Matches `name` against one pattern, in which '*' stands for any text. */
 static int matches(const char *pattern, size_t n, const char *name) {
     if (n == 0)
         return *name == 0;
@@ -100,16 +100,19 @@ tess_status model_create(const char *name, const model_options *options, model *
         OPS_TRY(t->check(t, &filled));
     const ops_table *operators;
     OPS_TRY(ops_find(filled.operators, &operators));
+    if (filled.precision == TESS_F16 && operators->mem != TESS_MEM_HOST)
+        return tess_fail(TESS_E_UNSUPPORTED,
+                         "model %s on a GPU: its kernels read no fp16; --precision bf16 is for GPUs", name);
     model *m = calloc(1, sizeof *m);
     if (!m)
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", name);
     m->t = t;
     m->options = filled;
-    ops_options how = { filled.threads, filled.precision == TESS_BF16, filled.isa };
+    ops_options how = { filled.threads, filled.precision == TESS_BF16, filled.isa, filled.precision == TESS_F16 };
     tess_status status = operators->create(&how, &m->o);
     if (status == TESS_OK)
         status = t->build(m);
-    if (status == TESS_OK && how.bf16 && !t->decoder)
+    if (status == TESS_OK && (how.bf16 || how.fp16) && !t->decoder)
         status = model__make_halves(m);
     if (status == TESS_OK)
         status = model__make_chunked(m);
@@ -119,8 +122,7 @@ tess_status model_create(const char *name, const model_options *options, model *
         model_destroy(m);
         return status;
     }
-    m->options.isa = m->options.operators = m->options.frozen =
-        NULL; /* the caller's text; `operators` says what became of it */
+    m->options.isa = m->options.operators = m->options.frozen = NULL; /* these texts belong to the caller */
     operators->describe(m->o, m->operators, sizeof m->operators);
     *out = m;
     return TESS_OK;
@@ -173,9 +175,9 @@ tess_status model_fill(void *user, const tess_range *r, void *data) {
     return TESS_OK;
 }
 
-enum { BLOCKS_AT_ONCE = 1024 /* files are read in runs of these */ };
+enum { BLOCKS_AT_ONCE = 1024 /* blocks that one read of a file covers */ };
 
-/* Reads the elements of n blocks from block `first` on; there are zeros behind the matrix's end. */
+/* Reads the elements of n blocks from block `first` on; elements beyond the matrix's end are zeros. */
 static tess_status read_blocks(const model *m, const tess_range *r, uint64_t first, uint64_t n, float *values,
                                tess_range_fn fill, void *user) {
     tess_range of = *r;
@@ -186,7 +188,7 @@ static tess_status read_blocks(const model *m, const tess_range *r, uint64_t fir
     return fill(user, &of, values);
 }
 
-/* Bytes at … of the parameter, as far as n blocks from the one that holds `at` go. */
+/* Packs n blocks, the first of which holds byte `at`, and copies their bytes from `at` up to `end`. */
 static uint64_t pack_blocks(uint32_t stored, const float *values, uint64_t n, uint64_t at, uint64_t end, uint8_t *out) {
     uint64_t bytes = (uint64_t)stored_block_bytes(stored), skip = at % bytes, done = 0;
     for (uint64_t i = 0; i < n; i++, skip = 0) {

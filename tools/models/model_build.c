@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How a model describes itself: its parameters, scopes and blocks, in the order of the calls. */
+/* Functions with which a model describes its parameters, scopes and blocks, in the order of the calls. */
 #include "model.h"
 
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 
 static tess_status grow(void **array, int32_t used, size_t size) {
-    if (used & (used - 1)) /* room is doubled at powers of two */
+    if (used & (used - 1)) /* the array grows only when its size is 0 or a power of two */
         return TESS_OK;
     void *more = realloc(*array, (size_t)(used ? used * 2 : 1) * size);
     if (!more)

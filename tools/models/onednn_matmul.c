@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Products by oneDNN: with bf16 factors where the machine multiplies those, else in fp32 over widened copies; the plain
- * kernel where the library has none. */
+/* Products by oneDNN. It multiplies bf16 factors if the machine has bf16 products, otherwise fp32 copies of them. If
+ * oneDNN has no usable kernel, the plain one computes. */
 #include "onednn_step.h"
 #include "gemm.h"
 #include "matmul.h"
@@ -11,7 +11,7 @@
 struct ops_matmul {
     onednn_context *c;
     ops_matmul_shape s;
-    onednn_step step; /* without a primitive: the plain kernel */
+    onednn_step step; /* has no primitive if the plain kernel computes */
     int32_t native;   /* the step takes the tensors as they are */
 };
 
@@ -39,7 +39,7 @@ static int is_wide(const ops_matmul_shape *s) {
 }
 
 static tess_status make(ops_matmul *p) {
-    p->native = is_wide(&p->s) || p->c->halves;
+    p->native = is_wide(&p->s) || p->c->halves; /* of bf16; fp16 is always widened */
     onednn_product d = describe(p);
     OPS_TRY(onednn_product_step(p->c, &d, &p->step));
     if (!p->step.primitive && p->native) {

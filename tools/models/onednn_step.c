@@ -40,7 +40,7 @@ tess_status onednn_failed(const char *what, dnnl_status_t status) {
     return tess_fail(code, "oneDNN: %s failed with status %d", what, (int)status);
 }
 
-/* oneDNN asks OpenMP how many threads there are, when a primitive is made and when it runs. */
+/* oneDNN asks OpenMP for the number of threads when a primitive is made and when it runs. */
 int onednn_enter(int32_t threads) {
     int before = omp_get_max_threads();
     omp_set_num_threads(threads);
@@ -69,7 +69,7 @@ tess_status onednn_step_arg(onednn_context *c, onednn_step *s, int kind, md_view
     return TESS_OK;
 }
 
-/* The primitive of a description, and its scratchpad as the last argument. */
+/* Creates the primitive of a description and adds its scratchpad as the last argument. */
 tess_status onednn_step_finish(onednn_context *c, onednn_step *s, const_dnnl_primitive_desc_t pd) {
     md_view pad = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     dnnl_status_t status = dnnl_primitive_create(&s->primitive, pd);
@@ -87,7 +87,7 @@ void onednn_step_destroy(onednn_step *s) {
     *s = (onednn_step){ 0 };
 }
 
-/* `pointers`: one per argument in the order they were added, then `scratch` if the step has a scratchpad. */
+/* `pointers`: one per argument in the order of onednn_step_arg, then `scratch` if the step has a scratchpad. */
 tess_status onednn_step_run(const onednn_context *c, onednn_step *s, const void *const *pointers, void *scratch) {
     return onednn_step_run_with(c, s, c->base.threads, pointers, scratch);
 }
@@ -132,7 +132,7 @@ dnnl_primitive_attr_t onednn_attributes(int sum, int relu) {
     return attributes;
 }
 
-/* The first usable implementation, or null. Takes `pd` over (v3) or walks the operation's (v2). */
+/* Returns the first usable implementation, or null. v3 takes `pd` over; v2 walks the operation's implementations. */
 #if DNNL_VERSION_MAJOR >= 3
 dnnl_primitive_desc_t onednn_first_usable(dnnl_primitive_desc_t pd) {
     while (!onednn_usable(pd))

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The operators the reference models are made of, as a table, so that a model is written once: ops_plain (C alone),
- * ops_onednn (oneDNN where there is one), and ops_cuda for tensors in an NVIDIA GPU's memory, which calls only enqueue.
+/* The operators of the reference models as a table, so that a model is written once. There are three tables:
+ * ops_plain (C alone), ops_onednn, and ops_cuda for tensors in an NVIDIA GPU's memory, whose calls only enqueue.
  *
- *  - Tensors are fp32, rows first; images are NHWC. Weights have PyTorch's layouts: linear [out, in], conv [out, in, k,
- *    k]. A table made for bf16 takes those two operators' weights, but not the biases, in bf16. It multiplies in bf16
- *    with fp32 sums where the machine can, else in fp32.
- *  - Everything that depends on a shape is made by the …_create calls, which also say how much scratch a call needs.
- *    A call allocates nothing of ours. Pointers are 64-byte aligned unless said; scratch is undefined on entry.
+ *  - Tensors are fp32, rows first; images are NHWC. Weights have PyTorch's layouts: linear [out, in], conv [out, in,
+ *    k, k]. A table made for bf16 takes the weights of these two operators in bf16, but not the biases. It
+ *    multiplies in bf16 with fp32 sums if the machine can, otherwise in fp32.
+ *  - The …_create calls make all objects that depend on a shape, and return how much scratch a call needs. Other
+ *    calls allocate nothing of ours. Pointers are 64-byte aligned unless a comment says otherwise; scratch is
+ *    undefined on entry.
  *  - dx is written. dw and db are ADDED to; a null one is not computed.
- *  - ops_plain's bits depend on neither threads nor instruction set. oneDNN's depend on both, which is why both are
- *    fixed when an `ops` is made. */
+ *  - The bits of ops_plain depend on neither threads nor instruction set. oneDNN's depend on both, so both are fixed
+ *    when an `ops` is made. */
 #ifndef TESS_MODELS_OPS_H
 #define TESS_MODELS_OPS_H
 #include <tessera/tessera.h>
@@ -20,21 +21,22 @@
         if (ops_status_ != TESS_OK)                                                                                    \
             return ops_status_;                                                                                        \
     } while (0)
-/** Sizes in bytes, rounded up so that what follows stays aligned. */
+/** Rounds a size in bytes up, so that the next tensor stays aligned. */
 static inline uint64_t ops_align(uint64_t bytes) {
     return (bytes + 63) & ~(uint64_t)63;
 }
 
 typedef struct ops_table ops_table;
 typedef struct ops_layer_table ops_layer_table; /* layer_ops.h */
-typedef struct {                                /* every table's context begins with this */
+typedef struct {                                /* the start of each table's context */
     const ops_table *t;
-    int32_t threads, bf16;
+    int32_t threads, bf16, fp16;
 } ops;
 typedef struct {
     int32_t threads; /* 0: 1 */
     int32_t bf16;    /* weights of linear and conv are bf16 */
-    const char *isa; /* null: the best; "avx2", "avx512_core", "avx512_core_bf16", … : oneDNN's upper bound */
+    const char *isa; /* null: the best; "avx2", "avx512_core", "avx512_core_bf16", …: an upper bound for oneDNN */
+    int32_t fp16;    /* instead they are fp16, and products are fp32; not on a GPU */
 } ops_options;
 typedef struct {
     uint64_t forward_bytes, backward_bytes;
@@ -45,16 +47,17 @@ typedef struct { /* y[rows, outputs] = x[rows, inputs] · w^T + b */
     int32_t rows, inputs, outputs, relu, no_bias;
 } ops_linear_shape;
 typedef struct ops_matmul ops_matmul;
-typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns] + bias; with `add`, y grows by it */
+typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns] + bias; with `add`, y += that */
     int64_t rows, depth, columns;
-    int32_t turn_a, turn_b; /* stored as the transpose */
+    int32_t turn_a, turn_b; /* 1: stored as the transpose */
     int32_t bias, add;
-    int32_t alone;           /* runs on the calling thread; another object may run beside it */
-    uint32_t factor, result; /* TESS_F32 or TESS_BF16, of a, b and the bias, and of y; sums are fp32 */
+    int32_t alone; /* runs on the calling thread, so another object may run beside it */
+    uint32_t factor,
+        result; /* TESS_F32, TESS_BF16 or TESS_F16: `factor` of a, b and bias, `result` of y; sums are fp32 */
 } ops_matmul_shape;
 typedef struct ops_conv ops_conv;
-typedef struct { /* y[batch, h+2p-k+1, w+2p-k+1, outputs] = x[batch, h, w, channels] * w + b, p zeros around, stride 1
-                  */
+typedef struct { /* y[batch, h+2p-k+1, w+2p-k+1, outputs] = x[batch, h, w, channels] * w + b; stride 1, p = pad zeros
+                    around */
     int32_t batch, height, width, channels, outputs, kernel, relu, pad;
 } ops_conv_shape;
 static inline int32_t ops_conv_height(const ops_conv_shape *s) {
@@ -65,12 +68,16 @@ static inline int32_t ops_conv_width(const ops_conv_shape *s) {
 }
 typedef struct { /* x[batch, time, 3, heads, size] → y[batch, time, heads, size]; position t sees 0 … t */
     int32_t batch, time, heads, size;
-    int32_t kv_heads; /* layer_ops.h: heads that share keys and values, [batch, time, heads + 2 · kv_heads, size]; 0:
-                         heads */
-    int32_t window;   /* layer_ops.h, as the next: positions that a row sees, itself among them; 0: all before it */
-    float scale, cap; /* scale 0: one over the root of the size; cap: scores become cap · tanh(score / cap); 0: none */
+    /* Only layer_ops.h reads the fields from here to window. kv_heads: heads that share keys and values, [batch,
+     * time, heads + 2 · kv_heads, size]; 0: heads. */
+    int32_t kv_heads;
+    int32_t window; /* positions that a row sees, including itself; 0: all before it */
+    /* scale 0: 1/√size. cap (layer_ops.h): scores become cap · tanh(score / cap); 0: none. */
+    float scale, cap;
+    int32_t packs;         /* layer_ops.h: documents may share a sample, and a call has `places` */
+    const int32_t *places; /* [batch, time]: positions within their documents, which see no other; null: no packing */
 } ops_attention_shape;
-typedef struct { /* determines a mask alone, so that it does not depend on the rank that holds the sample */
+typedef struct { /* these values alone determine a mask, so it does not depend on the rank that holds the sample */
     uint64_t seed, step, first_sample;
     uint32_t layer;
     float rate; /* 0: no dropout */
@@ -79,44 +86,44 @@ typedef struct {
     double loss; /* sum over the counted rows */
     uint64_t correct, count;
     double divisor;
-} ops_loss; /* lies in tensor memory: a model_result */
+} ops_loss; /* a model_result in tensor memory */
 
 enum {                   /* the statistics that batchnorm uses */
        OPS_BATCH = 1,    /* the batch's mean and variance */
-       OPS_BATCH_UPDATE, /* the same, and the running ones move a tenth towards them (unbiased variance) */
-       OPS_RUNNING       /* the running ones */
+       OPS_BATCH_UPDATE, /* the same; the running ones move a tenth towards them (unbiased variance) */
+       OPS_RUNNING       /* the running mean and variance */
 };
-typedef struct { /* x[rows, channels], rows being samples times places; eps 1e-5 */
+typedef struct { /* x[rows, channels]; rows: samples times places; eps 1e-5 */
     uint64_t rows, channels;
     int32_t relu; /* applies relu to the result */
 } ops_batchnorm_shape;
-enum { OPS_CHUNK_ROWS = 512 }; /* sums over rows add so many first, so that bits do not depend on threads */
+enum { OPS_CHUNK_ROWS = 512 }; /* sums over rows add chunks of this size first, so that bits do not depend on threads */
 static inline uint64_t ops_batchnorm_scratch(const ops_batchnorm_shape *s) {
     return ops_align((s->rows / OPS_CHUNK_ROWS + 2) * s->channels * 2 * sizeof(double));
 }
 
 struct ops_table {
     const char *name;
-    uint32_t mem; /* the TESS_MEM_… that tensors, scratch and results lie in */
+    uint32_t mem; /* TESS_MEM_… of tensors, scratch and results */
     uint32_t reserved;
     const ops_layer_table *layer; /* null: none */
     tess_status (*create)(const ops_options *, ops **out);
-    /** Binds the operators to the device of `stream`, where calls enqueue from now on; with a null handle it makes a
-     * stream. On the host it starts the threads. Call it before the first operator; …_create does not need it. */
+    /** Binds the operators to the device of `stream`, on which later calls enqueue; a null handle makes it create a
+     * stream. On the host it starts the threads. It precedes the first operator; …_create does not need it. */
     tess_status (*start)(ops *, const tess_stream *stream);
-    /** Tensor memory for a model without the engine, zeroed; between it and the host's; and waiting for all calls. Null
-     * where `mem` is the host's. */
+    /** For a model without the engine: zeroed tensor memory, copies between it and the host, and a wait for all
+     * calls. These slots are null if `mem` is the host's. */
     tess_status (*alloc)(ops *, uint64_t bytes, void **out);
     void (*free)(ops *, void *);
     tess_status (*upload)(ops *, const void *host, void *to, uint64_t bytes);
     tess_status (*download)(ops *, const void *from, void *host, uint64_t bytes);
     tess_status (*finish)(ops *);
-    /** Host memory, zeroed, that copies to and from the device reach directly. */
+    /** Zeroed host memory that the device copies to and from directly. */
     tess_status (*pinned_alloc)(ops *, uint64_t bytes, void **out);
     void (*pinned_free)(ops *, void *);
-    void (*destroy)(ops *); /* after its operators; null is fine */
-    /** Writes "onednn 2.6.3 avx512_core_bf16, 2 threads", which names all that bits depend on, for hashes and printing.
-     */
+    void (*destroy)(ops *); /* called after its operators are destroyed; null is fine */
+    /** Writes for example "onednn 2.6.3 avx512_core_bf16, 2 threads". The text names all that bits depend on, for
+     * hashes and printing. */
     void (*describe)(const ops *, char *out, size_t bytes);
 
     tess_status (*linear_create)(ops *, const ops_linear_shape *, ops_linear **out, ops_scratch *need);
@@ -124,36 +131,37 @@ struct ops_table {
     tess_status (*linear_forward)(ops_linear *, const float *x, const void *w, const float *b_or_null, float *y,
                                   void *scratch);
     tess_status (*linear_backward)(ops_linear *, const float *x, const void *w, const float *dy, float *dx, float *dw,
-                                   float *db, void *scratch); /* dy: of the value before relu */
+                                   float *db, void *scratch); /* dy: gradient of the value before relu */
     tess_status (*conv_create)(ops *, const ops_conv_shape *, ops_conv **out, ops_scratch *need);
     void (*conv_destroy)(ops_conv *);
     tess_status (*conv_forward)(ops_conv *, const float *x, const void *w, const float *b, float *y, void *scratch);
     tess_status (*conv_backward)(ops_conv *, const float *x, const void *w, const float *dy, float *dx, float *dw,
                                  float *db, void *scratch);
 
-    /** Null where the table has none. */
+    /** Null if the table has none. */
     tess_status (*matmul_create)(ops *, const ops_matmul_shape *, ops_matmul **out, uint64_t *scratch_bytes);
     void (*matmul_destroy)(ops_matmul *);
     tess_status (*matmul)(ops_matmul *, const void *a, const void *b, const void *bias_or_null, void *y, void *scratch);
 
-    /** fp32 to bf16, to nearest even, and back. */
+    /** Rounds fp32 to the nearest bf16 or fp16, ties to even; `widen` goes back. */
     tess_status (*narrow)(const ops *, const float *x, uint16_t *y, uint64_t elems);
     tess_status (*widen)(const ops *, const uint16_t *x, float *y, uint64_t elems);
     tess_status (*zero)(ops *, void *x, uint64_t bytes);
     tess_status (*copy)(ops *, const void *x, void *y, uint64_t bytes);
-    /** dx = scale · dy where y > 0, else 0: relu, and relu followed by dropout (scale 1/(1-rate)). dx may be dy. */
+    /** dx = scale · dy where y > 0, else 0. This is the backward of relu, and with scale 1/(1-rate) of relu followed
+     * by dropout. dx may be dy. */
     tess_status (*relu_backward)(ops *, const float *y, const float *dy, float *dx, uint64_t elems, float scale);
-    /** Works in place on `samples` rows of `elems`; kept values grow by 1/(1-rate). On a gradient it is its own
-     * backward. */
+    /** Works in place on `samples` rows of `elems`; kept values grow by 1/(1-rate). The same call on a gradient is
+     * the backward. */
     tess_status (*dropout)(ops *, float *x, uint64_t samples, uint64_t elems, const ops_dropout *);
     tess_status (*add)(ops *, const float *x, float *y, uint64_t elems); /* y += x */
-    /** 2×2, stride 2. x[batch, h, w, c] → y[batch, c, h/2, w/2], which is PyTorch's order for a following linear;
-     * `which`: place of each maximum, 0 … 3. */
+    /** 2×2, stride 2: x[batch, h, w, c] → y[batch, c, h/2, w/2], the order that PyTorch has before a linear layer.
+     * `which`: position of each maximum, 0 … 3. */
     tess_status (*maxpool)(ops *, const float *x, const ops_conv_shape *, float *y, uint8_t *which);
-    /** dy and y as maxpool left them; dx = scale · dy at the maximum where y > 0 (relu before the pool), else 0. */
+    /** y and `which` are maxpool's. dx = scale · dy at the maximum where y > 0 (relu before the pool), else 0. */
     tess_status (*maxpool_backward)(ops *, const float *y, const uint8_t *which, const float *dy,
                                     const ops_conv_shape *, float *dx, float scale);
-    /** GPT-2's form, 0.5 x (1 + tanh(√(2/π)(x + 0.044715 x³))). */
+    /** GPT-2's approximation, 0.5 x (1 + tanh(√(2/π)(x + 0.044715 x³))). */
     tess_status (*gelu)(ops *, const float *x, float *y, uint64_t elems);
     tess_status (*gelu_backward)(ops *, const float *x, const float *dy, float *dx, uint64_t elems);
     /** stats: mean and 1/σ per row, 2 × rows. eps 1e-5. */
@@ -161,11 +169,12 @@ struct ops_table {
                              uint64_t rows, uint64_t width);
     tess_status (*layernorm_backward)(ops *, const float *x, const float *w, const float *stats, const float *dy,
                                       float *dx, float *dw, float *db, uint64_t rows, uint64_t width);
-    /** stats: mean and 1/σ used, channels of each. y may be x. Scratch: ops_batchnorm_scratch, of both. */
+    /** stats: the mean and 1/σ that were used, [2][channels]. y may be x. Scratch, also for backward:
+     * ops_batchnorm_scratch. */
     tess_status (*batchnorm)(ops *, const ops_batchnorm_shape *, uint32_t with, const float *x, const float *w,
                              const float *b, float *running_mean, float *running_var, float *y, float *stats,
                              void *scratch);
-    /** For OPS_BATCH…; y: the result, where relu is to be undone. dx may be dy. */
+    /** Backward of OPS_BATCH and OPS_BATCH_UPDATE. y: the result, which relu's backward reads. dx may be dy. */
     tess_status (*batchnorm_backward)(ops *, const ops_batchnorm_shape *, const float *x, const float *w,
                                       const float *stats, const float *y, const float *dy, float *dx, float *dw,
                                       float *db, void *scratch);
@@ -177,15 +186,15 @@ struct ops_table {
     tess_status (*cross_entropy)(ops *, float *logits, const int32_t *labels, uint64_t rows, uint64_t classes,
                                  uint64_t count, ops_loss *out, void *scratch);
     uint64_t (*cross_entropy_need)(uint64_t rows); /* bytes of its scratch */
-    /** The gradient of the mean over `count` rows; the rows after them get 0. */
+    /** Writes the gradient of the mean over `count` rows; later rows get 0. */
     tess_status (*cross_entropy_backward)(ops *, const float *probabilities, const int32_t *labels, uint64_t rows,
                                           uint64_t classes, uint64_t count, float *dlogits);
-    /** out = the sum of x, or its square; `count` is handed through. */
+    /** out = the sum of x, or its square; `count` passes through to out. */
     tess_status (*sum_loss)(ops *, const float *x, uint64_t elems, int32_t squared, uint64_t count, ops_loss *out);
-    /** dx[0 … elems) = scale, or twice the sum of x where it was squared; dx[elems … all) = 0. */
+    /** dx[0 … elems) = scale, or twice the sum of x if squared; dx[elems … all) = 0. */
     tess_status (*sum_loss_backward)(ops *, const float *x, uint64_t elems, int32_t squared, float scale, uint64_t all,
                                      float *dx);
-    /** out[sample, t] = text[sample · stride + t], t below `time`: bytes as indices. */
+    /** out[sample, t] = text[sample · stride + t] for t below `time`: bytes become indices. */
     tess_status (*ids)(ops *, const uint8_t *text, uint64_t samples, uint64_t time, uint64_t stride, int32_t *out);
     /** y[row] = table[ids[row]] + position[row mod time]. */
     tess_status (*embedding)(ops *, const int32_t *ids, const float *table, const float *position, float *y,
@@ -193,7 +202,7 @@ struct ops_table {
     tess_status (*embedding_backward)(ops *, const int32_t *ids, const float *dy, float *dtable, float *dposition,
                                       uint64_t rows, uint64_t time, uint64_t width);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
-    /** lse: log of the sum of exponentials per batch, head and time: all that backward needs beside x and y. */
+    /** lse: log of the sum of exponentials per batch, head and time. Backward needs only it, x and y. */
     tess_status (*attention)(ops *, const ops_attention_shape *, const float *x, float *y, float *lse, void *scratch);
     tess_status (*attention_backward)(ops *, const ops_attention_shape *, const float *x, const float *y,
                                       const float *lse, const float *dy, float *dx, void *scratch);
@@ -203,8 +212,8 @@ extern const ops_table ops_plain;
 #ifdef TESSERA_HAVE_DNNL
 extern const ops_table ops_onednn;
 #endif
-extern const ops_table ops_cuda; /* only with CUDA */
-/** Finds "plain", "onednn" or "cuda"; null or "auto" gives the CPU's fastest. TESS_E_UNSUPPORTED names what this build
- * omits. */
+extern const ops_table ops_cuda; /* only in builds with CUDA */
+/** Finds "plain", "onednn" or "cuda"; null or "auto" gives the CPU's fastest. TESS_E_UNSUPPORTED names an operator
+ * table that this build omits. */
 tess_status ops_find(const char *name_or_null, const ops_table **out);
 #endif

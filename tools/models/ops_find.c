@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The operators by name: of those that this build has. */
+/* Finds an operator table of this build by name. */
 #include "ops.h"
 
 #include <string.h>

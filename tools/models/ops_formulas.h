@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* One formula per elementwise operator, for the CPU's loops and for CUDA's kernels alike: the same bits on both, where
- * an operator is one formula per element (docs/numbers.md). Beside kit/formulas.h, which has the engine's. */
+/* One formula per elementwise operator, shared by the CPU's loops and CUDA's kernels. If an operator is one formula
+ * per element, its bits are the same on both (docs/numbers.md). kit/formulas.h has the engine's formulas. */
 #ifndef TESS_MODELS_OPS_FORMULAS_H
 #define TESS_MODELS_OPS_FORMULAS_H
 #include "kit/formulas.h"
 
-enum { OPS_LANES = 16 }; /* partial sums of a normalised row: element c belongs to lane c mod 16 */
+enum { OPS_LANES = 16 }; /* number of partial sums of a normalised row: element c belongs to lane c mod 16 */
 
 #define OPS_REAL float
 #define OPS_NAME(name) ops_##name
@@ -29,7 +29,7 @@ TESS_FN float ops_bias_relu_of(float y, const float *b_or_null, uint64_t column,
     return relu && !(v > 0) ? 0 : v;
 }
 
-/** A normalised element, scaled and shifted. */
+/** Normalises an element, then scales and shifts it. */
 TESS_FN float ops_norm_of(float x, float mean, float rsigma, float w, float b) {
     return (x - mean) * rsigma * w + b;
 }
@@ -44,8 +44,9 @@ TESS_FN float ops_rsigma_of(double variance) {
     return ops_rsigma_with(variance, 1e-5);
 }
 
-/** Cosine and sine of `turns` times a circle, each a series about the nearest quarter: below 1e-12 off, so that the
- * rounded ones nearly always are a library's. No table and no library's cosine, which a GPU has another one of. */
+/** Computes cosine and sine of `turns` circles by series about the nearest quarter turn. Errors are below 1e-12, so
+ * the rounded values almost always equal a library's. Libraries are avoided because a GPU's cosine differs from the
+ * CPU's. */
 TESS_FN void ops_turned(double turns, float *cosine, float *sine) {
     double quarter = floor(turns * 4 + 0.5), x = (turns - quarter * 0.25) * 6.283185307179586, z = x * x;
     double s = 1 + z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 - z * (1.0 / 39916800)))));
@@ -57,7 +58,7 @@ TESS_FN void ops_turned(double turns, float *cosine, float *sine) {
     *sine = (float)(left == 0 ? s : left == 1 ? c : left == 2 ? -s : -c);
 }
 
-/** Index in NHWC of place `which` of the 2 × 2 window at (row, column) of an image. */
+/** Returns the index in NHWC of place `which` of the 2 × 2 window at (row, column) of an image. */
 TESS_FN int64_t ops_window_place(int64_t width, int64_t channels, int64_t row, int64_t column, int which) {
     return ((row * 2 + which / 2) * width + column * 2 + which % 2) * channels;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Linear and convolution by oneDNN, 2.x or 3.x: the one file that knows it.
+/* Linear and convolution by oneDNN, 2.x or 3.x.
  *
- * Scratch is ours (scratchpad mode "user"). An implementation that allocates its own workspace behind our back
- * ("gemm:…") or that is a slow reference is passed over; if nothing remains for this machine and shape, the plain
- * kernel of that one operator stands in. Weights and gradients keep PyTorch's layout outside; inside a call they are
- * reordered into scratch where the chosen convolution wants it. */
+ * The caller provides scratch (scratchpad mode "user"). Two kinds of implementation are skipped: those that allocate
+ * their own workspace ("gemm:…") and slow references. If none remains for this machine and shape, the plain kernel
+ * of that operator computes. Weights and gradients keep PyTorch's layout outside. A call reorders them in scratch if
+ * the chosen convolution needs another layout. */
 #include "compute_threads.h"
 #include "elementwise.h"
 #include "onednn_step.h"
@@ -48,7 +48,7 @@ static int isa_halves(int isa) {
     return 0;
 }
 
-/* An upper bound, and one for the whole process: oneDNN takes it before its first primitive only. */
+/* oneDNN takes an upper bound only before its first primitive, and for the whole process. */
 static tess_status limit_isa(const char *name) {
     for (int i = 0; i < N_ISA; i++) {
         if (strcmp(isa_names[i].name, name))
@@ -87,6 +87,7 @@ static tess_status onednn_create(const ops_options *options, ops **out) {
     c->base.t = &ops_onednn;
     c->base.threads = options && options->threads > 0 ? options->threads : 1;
     c->base.bf16 = options && options->bf16;
+    c->base.fp16 = options && options->fp16;
     c->halves = c->base.bf16 && isa_halves((int)dnnl_get_effective_cpu_isa());
     status = dnnl_engine_create(&c->engine, dnnl_cpu, 0);
     if (status == dnnl_success)
@@ -108,16 +109,15 @@ static void onednn_describe(const ops *o, char *out, size_t bytes) {
     if (c->n_plain)
         snprintf(plain, sizeof plain, ", %d plain", c->n_plain);
     snprintf(out, bytes, "oneDNN %d.%d.%d %s, %d threads%s%s", v->major, v->minor, v->patch,
-             isa_name((int)dnnl_get_effective_cpu_isa()), o->threads, o->bf16 && !c->halves ? OPS_BF16_AS_FP32 : halves,
-             plain);
+             isa_name((int)dnnl_get_effective_cpu_isa()), o->threads, c->halves ? halves : ops_as_fp32(o), plain);
 }
 
 /* ---- linear: three products on plain layouts ----------------------------------------------------- */
 struct ops_linear {
     onednn_context *c;
     ops_linear_shape s;
-    onednn_step forward, dx, dw; /* without a primitive: the plain kernel */
-    int32_t halves;              /* x and dy are narrowed into scratch, and w is taken as it comes */
+    onednn_step forward, dx, dw; /* a step has no primitive if the plain kernel computes */
+    int32_t halves;              /* x and dy are narrowed into scratch; w is bf16 already */
 };
 
 static void linear_clear(ops_linear *l) {
@@ -198,7 +198,7 @@ static tess_status onednn_linear_create(ops *o, const ops_linear_shape *s, ops_l
     return TESS_OK;
 }
 
-/* x in bf16, at the start of *scratch, which then points behind it. */
+/* Narrows x to bf16 at the start of *scratch and moves *scratch behind the result. */
 static const void *narrowed(const ops *o, const float *x, int64_t rows, int64_t columns, void **scratch) {
     uint16_t *half = *scratch;
     ops_cpu_narrow(o, x, half, (uint64_t)(rows * columns));
@@ -258,17 +258,17 @@ static tess_status onednn_linear_backward(ops_linear *l, const float *x, const v
 struct ops_conv {
     onednn_context *c;
     ops_conv_shape s;
-    onednn_step forward, dx, dw;                /* without a primitive: the plain kernel */
-    onednn_step forward_turn, dx_turn, dw_turn; /* weights into and gradient out of the chosen layout */
+    onednn_step forward, dx, dw;                /* a step has no primitive if the plain kernel computes */
+    onednn_step forward_turn, dx_turn, dw_turn; /* reorder weights into the chosen layout, and the gradient back */
     uint64_t forward_weights_bytes, dx_weights_bytes, dw_weights_bytes;
-    int32_t halves; /* as of a linear */
+    int32_t halves; /* as in ops_linear */
 };
 
 typedef struct {
-    dnnl_memory_desc_t x, w, b, y, oihw; /* w: any layout */
-    dnnl_dims_t padding;                 /* on each side */
+    dnnl_memory_desc_t x, w, b, y, oihw; /* w: with any layout */
+    dnnl_dims_t padding;                 /* equal on each side */
 } conv_mds;
-/* Which of the three tensors are bf16: the two factors of a product, never its result. */
+/* Dtypes of the three tensors. The two factors of a product may be bf16; its result never is. */
 typedef struct {
     dnnl_data_type_t x, w, y;
 } conv_dtypes;
@@ -357,7 +357,7 @@ static dnnl_primitive_desc_t conv_dw_pd(onednn_context *c, const conv_mds *m, co
 }
 #endif
 
-/* A copy between layouts, or with `add` a sum. */
+/* Reorders from one layout to another; with `add` it adds to the target. */
 static tess_status turn_create(onednn_context *c, md_view from, md_view to, int add, onednn_step *s) {
     dnnl_primitive_attr_t attributes = onednn_attributes(add, 0);
     dnnl_primitive_desc_t pd = NULL;
@@ -416,11 +416,11 @@ static const conv_dtypes half_dtypes[DIRECTIONS] = { { dnnl_bf16, dnnl_bf16, dnn
                                                      { dnnl_f32, dnnl_bf16, dnnl_bf16 },
                                                      { dnnl_bf16, dnnl_f32, dnnl_bf16 } };
 
-/* Each direction separately: one without a usable implementation stays empty. */
+/* Makes each direction separately; a direction without a usable implementation stays empty. */
 static tess_status conv_make_of(ops_conv *v, const conv_mds m[DIRECTIONS]) {
     dnnl_primitive_desc_t forward = conv_forward_pd(v->c, &m[FORWARD], v->s.relu), dx, dw;
     if (!forward)
-        return TESS_OK; /* backward descriptions need forward's */
+        return TESS_OK; /* backward descriptions need the forward one as a hint */
     tess_status status = conv_forward_make(v, &m[FORWARD], forward);
     dx = conv_dx_pd(v->c, &m[BACKWARD_X], forward);
     dw = conv_dw_pd(v->c, &m[BACKWARD_W], forward);
@@ -517,7 +517,7 @@ static tess_status onednn_conv_create(ops *o, const ops_conv_shape *s, ops_conv 
     return TESS_OK;
 }
 
-/* From here on x, w and dy are what the primitives of v take: bf16 in all or fp32 in all. */
+/* In the next functions x, w and dy have the dtype of v's primitives: all bf16 or all fp32. */
 static tess_status conv_forward(ops_conv *v, const void *x, const void *w, const float *b, float *y, void *scratch) {
     char *pad = (char *)scratch + v->forward_weights_bytes;
     OPS_TRY(onednn_step_run(v->c, &v->forward_turn, (const void *[]){ w, scratch }, pad));

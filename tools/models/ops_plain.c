@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Linear and convolution in plain C, for a machine with a C compiler and nothing else. The others are checked against
- * them, and use them where the library has no kernel that meets the rules. */
+/* Linear and convolution in plain C, for a machine that has only a C compiler. Tests compare the other tables with
+ * these. Those tables also use them if their library has no kernel that meets the rules. */
 #include "ops_plain.h"
 #include "compute_threads.h"
 #include "elementwise.h"
@@ -35,6 +35,7 @@ static tess_status plain_create(const ops_options *options, ops **out) {
     o->threads = 1;
 #endif
     o->bf16 = options && options->bf16;
+    o->fp16 = options && options->fp16;
     *out = o;
     return TESS_OK;
 }
@@ -44,16 +45,16 @@ static void plain_destroy(ops *o) {
 }
 
 static void plain_describe(const ops *o, char *out, size_t bytes) {
-    snprintf(out, bytes, "plain, %d threads%s", o->threads, o->bf16 ? OPS_BF16_AS_FP32 : "");
+    snprintf(out, bytes, "plain, %d threads%s", o->threads, ops_as_fp32(o));
 }
 
 uint64_t ops_plain_weights_scratch(const ops *o, uint64_t elems) {
-    return o->bf16 ? ops_align(elems * sizeof(float)) : 0;
+    return o->bf16 || o->fp16 ? ops_align(elems * sizeof(float)) : 0;
 }
 
 const float *ops_plain_weights(const ops *o, const void *w, uint64_t elems, void **scratch) {
     float *wide = *scratch;
-    if (!o->bf16)
+    if (!o->bf16 && !o->fp16)
         return w;
     ops_cpu_widen(o, w, wide, elems);
     *scratch = (char *)wide + ops_plain_weights_scratch(o, elems);
@@ -123,12 +124,12 @@ static tess_status plain_linear_backward(ops_linear *l, const float *x, const vo
     return TESS_OK;
 }
 
-/* ---- convolution: a strip of output rows at a time, its windows laid out as rows ------------------- */
-enum { STRIP_BYTES = 4 << 20 }; /* about as much as windows may take */
+/* ---- convolution: windows of one strip of output rows become rows of a matrix ----------------------------- */
+enum { STRIP_BYTES = 4 << 20 }; /* approximate limit of the windows' size */
 
 typedef struct {
-    int64_t height, width, places, taps; /* of the output; taps: k · k · channels */
-    int64_t strip;                       /* rows of the output */
+    int64_t height, width, places, taps; /* sizes of the output; taps: k · k · channels */
+    int64_t strip;                       /* output rows per strip */
     uint64_t windows_bytes, weights_bytes;
 } conv_sizes;
 
@@ -149,7 +150,7 @@ uint64_t ops_plain_conv_scratch(const ops *o, const ops_conv_shape *s) {
     return z.windows_bytes + z.weights_bytes + ops_plain_gemm_scratch(o);
 }
 
-/* [out, in, k, k] to [k, k, in, out], or added back. */
+/* Permutes weights from [out, in, k, k] to [k, k, in, out], or adds them back. */
 static void permute_weights(const ops_conv_shape *s, float *oihw, float *hwio, int add_back) {
     int64_t kk = (int64_t)s->kernel * s->kernel;
     for (int64_t n = 0; n < s->outputs; n++)
@@ -163,10 +164,10 @@ static void permute_weights(const ops_conv_shape *s, float *oihw, float *hwio, i
             }
 }
 
-/* One strip of one image: output rows first … of image n. */
+/* One strip of one image: output rows from `first` on of image n. */
 typedef struct {
-    int64_t n, first, rows, places; /* places: of the strip */
-    uint64_t at;                    /* of its first place in the whole output */
+    int64_t n, first, rows, places; /* places: places in the strip */
+    uint64_t at;                    /* index of its first place in the whole output */
 } strip;
 
 static int next_strip(const ops_conv_shape *s, const conv_sizes *z, strip *p) {
@@ -181,8 +182,8 @@ static int next_strip(const ops_conv_shape *s, const conv_sizes *z, strip *p) {
 
 static const strip before_first = { 0 };
 
-/* Where row `row` of the window at output column c begins in the image, and the part of it inside: elements from … to
- * of the window's row; to 0: none. */
+/* Returns the image offset of a window's row `row` at output column c. *from … *to is the part inside the image, in
+ * elements of that row; *to = 0: none. */
 static int64_t window_row(const ops_conv_shape *s, int64_t row, int64_t c, int64_t *from, int64_t *to) {
     int64_t left = c - s->pad, right = left + s->kernel;
     *from = left < 0 ? -left * s->channels : 0;

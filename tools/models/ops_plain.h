@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The plain table's linear and convolution as functions of a shape, for a table that must fill a gap with them. */
+/* The plain table's linear and convolution as functions of a shape. Other tables use them where their library lacks
+ * a kernel. */
 #ifndef TESS_MODELS_OPS_PLAIN_H
 #define TESS_MODELS_OPS_PLAIN_H
 #include "ops.h"
 
-/** Weights as fp32: themselves, or from bf16 into the start of *scratch, which then points behind them. */
+/** Returns weights as fp32. It widens bf16 or fp16 weights into the start of *scratch and moves *scratch behind them.
+ */
 const float *ops_plain_weights(const ops *, const void *w, uint64_t elems, void **scratch);
 uint64_t ops_plain_weights_scratch(const ops *, uint64_t elems);
-/* A table without bf16 products describes bf16 so. */
-#define OPS_BF16_AS_FP32 ", bf16 as fp32 rounded at block boundaries"
+/** Returns what tables without bf16 or fp16 products append to their description. */
+static inline const char *ops_as_fp32(const ops *o) {
+    return o->fp16   ? ", fp16 as fp32 rounded at block boundaries"
+           : o->bf16 ? ", bf16 as fp32 rounded at block boundaries"
+                     : "";
+}
 
 uint64_t ops_plain_gemm_scratch(const ops *); /* scratch of each linear function below */
 uint64_t ops_plain_conv_scratch(const ops *, const ops_conv_shape *);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The best rate of products on this machine: the measure of a step's utilisation. */
+/* Measures the best rate of products on this machine, with which a step's utilisation is computed. */
 #include "model.h"
 
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static tess_status make(const model *m, bench *b) {
     return TESS_OK;
 }
 
-/* The least time of one; the first warms up. */
+/* Returns the shortest time of one product; the first one only warms up. */
 static double least(const bench *b) {
     double begin = seconds(), best = 0;
     for (int i = 0; i < MOST && (i < LEAST || seconds() - begin < most_seconds); i++) {

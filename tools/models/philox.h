@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a random
- * number is a pure function of a key and a counter. So any range of values can be made on any rank, in any order. */
+/* Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011). A random
+ * number is a pure function of a key and a counter, so any rank can make any range of values in any order. */
 #ifndef TESS_MODELS_PHILOX_H
 #define TESS_MODELS_PHILOX_H
 #include <math.h>
@@ -12,13 +12,13 @@
 #define PHILOX_FN static inline
 #endif
 
-enum { PHILOX_INIT = 1, PHILOX_DROPOUT = 2, PHILOX_BATCH = 3 }; /* what a stream is for: top byte of the second word */
+enum { PHILOX_INIT = 1, PHILOX_DROPOUT = 2, PHILOX_BATCH = 3 }; /* purpose of a stream: top byte of the second word */
 
 typedef struct {
     uint32_t v[4];
 } philox_block;
 
-/** Four words for the key `seed` and counter {c0, c1, c2, c3}. */
+/** Returns four words for the key `seed` and counter {c0, c1, c2, c3}. */
 PHILOX_FN philox_block philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int round = 0; round < 10; round++) {
@@ -34,21 +34,21 @@ PHILOX_FN philox_block philox(uint64_t seed, uint32_t c0, uint32_t c1, uint32_t 
     return out;
 }
 
-/** Element `i`'s block in stream `purpose`, and its word in that block is i & 3. */
+/** Returns the block of element `i` in stream `purpose`; the element's word in it is i & 3. */
 static inline philox_block philox_at(uint64_t seed, uint32_t purpose, uint64_t i, uint32_t a, uint32_t b) {
     uint64_t n = i >> 2;
     return philox(seed, (uint32_t)n, purpose << 24 | (uint32_t)(n >> 32 & 0xffffff), a, b);
 }
 
-/** [0, 1) on a grid of 2^-24: exact in fp32. */
+/** Maps a word to [0, 1) on a grid of 2^-24, which is exact in fp32. */
 PHILOX_FN float philox_uniform(uint32_t word) {
     return (float)(word >> 8) * 0x1p-24f;
 }
 
-/** Four standard normals out of a block, by Box and Muller in fp64. */
+/** Makes four standard normals from a block by Box and Muller's method in fp64. */
 static inline void philox_normal(philox_block block, float out[4]) {
     for (int i = 0; i < 4; i += 2) {
-        double u = ((double)block.v[i] + 1.0) * 0x1p-32; /* (0, 1]: the logarithm is finite */
+        double u = ((double)block.v[i] + 1.0) * 0x1p-32; /* in (0, 1], so the logarithm is finite */
         double angle = (double)block.v[i + 1] * 0x1p-32 * 6.283185307179586476925;
         double radius = sqrt(-2.0 * log(u));
         out[i] = (float)(radius * cos(angle));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "stored.h"
 
-#include "kit/formulas.h"
 #include "parallel.h"
+#include "stored_formulas.h"
 
 #include <math.h>
 #include <string.h>
@@ -13,26 +13,6 @@ static const struct {
 } kinds[STORED_KINDS] = {
     [STORED_F32] = { "f32", TESS_F32 },  [STORED_BF16] = { "bf16", TESS_BF16 }, [STORED_F16] = { "f16", TESS_F16 },
     [STORED_INT8] = { "int8", TESS_U8 }, [STORED_NF4] = { "nf4", TESS_U8 },
-};
-
-/* Quantiles of a normal distribution, scaled to [-1, 1], with an exact zero: appendix E of the paper. */
-static const float nf4[16] = {
-    -1.0f,
-    -0.6961928009986877f,
-    -0.5250730514526367f,
-    -0.39491748809814453f,
-    -0.28444138169288635f,
-    -0.18477343022823334f,
-    -0.09105003625154495f,
-    0.0f,
-    0.07958029955625534f,
-    0.16093020141124725f,
-    0.24611230194568634f,
-    0.33791524171829224f,
-    0.44070982933044434f,
-    0.5626170039176941f,
-    0.7229568362236023f,
-    1.0f,
 };
 
 const char *stored_name(uint32_t kind) {
@@ -53,10 +33,10 @@ uint32_t stored_dtype(uint32_t kind) {
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------ */
-/* The nearest value's number; of two as near the lower. */
+/* Returns the number of the nearest value; between two equally near, the lower. */
 static uint8_t nf4_code(float x) {
     uint8_t code = 0;
-    while (code < 15 && x > (nf4[code] + nf4[code + 1]) * 0.5f)
+    while (code < 15 && x > (stored_nf4(code) + stored_nf4(code + 1u)) * 0.5f)
         code++;
     return code;
 }
@@ -78,19 +58,15 @@ void stored_pack(uint32_t kind, const float x[STORED_BLOCK], uint8_t *block) {
     }
 }
 
-/* Elements first … of one block. */
+/* Reads n elements from element `first` of one block. */
 static void read_block(uint32_t kind, const uint8_t *block, int64_t first, int64_t n, float *out) {
     float most;
     memcpy(&most, block, sizeof most);
     block += sizeof most;
-    if (kind == STORED_INT8) {
-        float step = most / 127.0f;
-        for (int64_t i = 0; i < n; i++)
-            out[i] = (float)((int)block[first + i] - 128) * step;
-        return;
-    }
-    for (int64_t i = first; i < first + n; i++)
-        out[i - first] = nf4[i % 2 ? block[i / 2] & 15 : block[i / 2] >> 4] * most;
+    for (int64_t i = first; kind == STORED_INT8 && i < first + n; i++)
+        out[i - first] = stored_int8(block[i], most);
+    for (int64_t i = first; kind == STORED_NF4 && i < first + n; i++)
+        out[i - first] = stored_nf4(stored_nf4_code(block[i / 2], i % 2)) * most;
 }
 
 static void read_blocks(uint32_t kind, const uint8_t *from, int64_t first, int64_t n, float *out) {
@@ -136,7 +112,7 @@ OPS_CLONES static void widen_range(void *arg, int32_t thread, int64_t first, int
         }
         stored_read(w.kind, w.from, i, n, part);
         for (int64_t k = 0; k < n; k++)
-            ((uint16_t *)w.out)[i + k] = tess_bf16_of_f32(part[k]);
+            ((uint16_t *)w.out)[i + k] = w.dtype == TESS_F16 ? tess_f16_of_f32(part[k]) : tess_bf16_of_f32(part[k]);
     }
 }
 

@@ -9,6 +9,7 @@
 #include "tools/support/options.h"
 #include "hf_config.h"
 #include "lora_settings.h"
+#include "tools/support/mesh.h"
 #include "tools/support/settings.h"
 #include "tools/support/say.h"
 #include <tessera/gpu.h>
@@ -59,6 +60,7 @@ tess_status model_run_make(const train_settings *s, int32_t local, model_options
                         .isa = s->isa };
     o.frozen = s->freeze;
     o.half_units = s->half_units;
+    o.packs = s->pack;
     if (s->folder || s->config)
         status = apply_config(s, &o);
     if (status == TESS_OK)
@@ -119,8 +121,8 @@ static tool_planner planner_of(const train_settings *s) {
 /* A run steps in its last microbatch's pass, and clips in every step or in none. */
 static uint32_t promises_of(const train_settings *s) {
     if (s->steps_apart)
-        return 0;
-    return TESS_OPTIONS_LATE | TESS_OPTIONS_REPEAT | TESS_OPTIONS_STEP_IN_PASS |
+        return TESS_OPTIONS_LOSS_SCALE;
+    return TESS_OPTIONS_LOSS_SCALE | TESS_OPTIONS_LATE | TESS_OPTIONS_REPEAT | TESS_OPTIONS_STEP_IN_PASS |
            (s->clip > 0 ? 0 : TESS_OPTIONS_NO_CLIP);
 }
 
@@ -140,7 +142,8 @@ tess_status model_run_open(const train_settings *s, int32_t plan_ranks, tool_pla
                        .plan_user = planner,
                        .input_bytes = (*m)->desc.input_bytes,
                        .checkpoint = s->save != NULL,
-                       .recover = 1 };
+                       .recover = 1,
+                       .group = plan_ranks ? tool_mesh_group(plan_ranks) : NULL };
     tool_settings_give(&o);
     TRY(tess_open(&o, t));
     planner->ranks = tess_ranks(*t);

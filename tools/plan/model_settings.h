@@ -36,6 +36,7 @@ typedef struct { /* options, else the model's defaults */
     const char *prompt;     /* null: none */
     const char *on_nan;     /* stop, skip or warn */
     double spike;           /* 0: off */
+    uint64_t replay;        /* step to end after, with nothing written but a ledger; 0: this is no replay */
 } train_settings;
 
 /** Reads options and environment for `model`, which is in the list of models. */

@@ -224,7 +224,7 @@ static tess_status declare(plan_file *f, tess *t) {
 static tess_status compute_width(const tess *t, uint64_t *out) {
     tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = "activations" };
     uint32_t dtype = 0;
-    o.compute_dtypes = 1u << TESS_F32 | 1u << TESS_BF16;
+    o.compute_dtypes = 1u << TESS_F32 | 1u << TESS_BF16 | 1u << TESS_F16;
     tess_status status = tess_compute_dtype(t, &o, &dtype, NULL);
     *out = dtype == TESS_F32 ? 4 : 2;
     return status;

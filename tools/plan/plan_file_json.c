@@ -207,7 +207,7 @@ static int read_param(reader *r) {
     if (!t.name[0] || !t.has_shape)
         return refuse(r, "a name and a shape before this place");
     if (!t.p.compute_dtypes)
-        t.p.compute_dtypes = 1u << t.p.dtype | (t.p.dtype == TESS_F32 ? 1u << TESS_BF16 : 0);
+        t.p.compute_dtypes = 1u << t.p.dtype | (t.p.dtype == TESS_F32 ? 1u << TESS_BF16 | 1u << TESS_F16 : 0);
     return keep_status(r, plan_model_param(r->m, r->path, &t.p));
 }
 

@@ -43,7 +43,7 @@ static tess_status add_tensor(plan_model *m, const char *path, const tool_tensor
     }
     p.flags = whole || is_buffer(t) ? TESS_BUFFER : 0;
     if (p.dtype == TESS_F32 && !p.flags)
-        p.compute_dtypes = 1u << TESS_F32 | 1u << TESS_BF16;
+        p.compute_dtypes = 1u << TESS_F32 | 1u << TESS_BF16 | 1u << TESS_F16;
     return plan_model_param(m, path, &p);
 }
 

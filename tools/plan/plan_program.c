@@ -149,6 +149,8 @@ typedef struct {
     tess_setting *settings; /* the program's */
     uint32_t n_settings;
     tess_options open;
+    tess_group_options group;
+    char group_name[32];
     int64_t n_names, cap_names;
     char **names; /* names of parameters, for ties */
     char *also;   /* second module of the next block; null: none */
@@ -189,6 +191,17 @@ static tess_status read_option(reader *r) {
     r->settings[r->n_settings] = (tess_setting){ strdup(key), strdup(r->word) };
     const tess_setting *s = &r->settings[r->n_settings++];
     return s->key && s->value ? TESS_OK : tess_fail(TESS_E_NOMEM, "no memory for option %s", key);
+}
+
+/* The engine is over so many ranks of the run. */
+static tess_status read_group(reader *r) {
+    r->group = (tess_group_options){ .struct_size = sizeof r->group, .name = r->group_name };
+    if (fscanf(r->f, " %d", &r->group.ranks) != 1)
+        return bad(r, "a group without a number of ranks");
+    TRY(read_text(r));
+    snprintf(r->group_name, sizeof r->group_name, "%s", r->word);
+    r->open.group = &r->group;
+    return TESS_OK;
 }
 
 /* With `weak`, settings from the environment or the command line win. If the total of microbatches is set, accum is
@@ -310,9 +323,9 @@ static tess_status read_all(reader *r) {
     static const struct {
         const char *word;
         tess_status (*read)(reader *);
-    } lines[] = { { "option", read_option }, { "open", read_open },   { "scope", read_scope },
-                  { "block", read_block },   { "param", read_param }, { "tie", read_tie },
-                  { "alloc", read_alloc },   { "also", read_also },   { "engines", read_engines } };
+    } lines[] = { { "option", read_option }, { "group", read_group },    { "open", read_open }, { "scope", read_scope },
+                  { "block", read_block },   { "param", read_param },    { "tie", read_tie },   { "alloc", read_alloc },
+                  { "also", read_also },     { "engines", read_engines } };
     enum { N = sizeof lines / sizeof lines[0] };
     char line[sizeof TESS__DESCRIBE_MAGIC + 1] = "", word[16];
     if (!fgets(line, sizeof line, r->f) || strcmp(line, TESS__DESCRIBE_MAGIC "\n") != 0)
@@ -323,7 +336,7 @@ static tess_status read_all(reader *r) {
             return r->t ? TESS_OK : bad(r, "no options");
         while (i < N && strcmp(lines[i].word, word) != 0)
             i++;
-        if (i == N || (i >= 2 && !r->t))
+        if (i == N || (i >= 3 && !r->t))
             return bad(r, "a line of no known kind");
         TRY(lines[i].read(r));
     }

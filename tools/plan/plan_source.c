@@ -13,6 +13,7 @@
 #include "model_run.h"
 #include "plan_alternative.h"
 #include "plan_read.h"
+#include "tools/support/mesh.h"
 #include "tools/support/settings.h"
 #include "tools/support/say.h"
 
@@ -74,11 +75,13 @@ static tess_status plan_from_file(const char *path, int32_t ranks, tess **t, pla
     tess_options o = { .struct_size = sizeof o,
                        .pointer_mem = UINT32_MAX, /* none of the file's code runs, so any device works */
                        .plan_only = 1,
+                       .flags = TESS_OPTIONS_LOSS_SCALE, /* a file's dtypes decide whether it is read in fp16 */
                        .ranks = ranks,
                        .momentum = (float)momentum,
                        .plan_alternative = tool_plan_alternative,
                        .plan_user = &planner,
-                       .input_bytes = plan_file_input_bytes(f) };
+                       .input_bytes = plan_file_input_bytes(f),
+                       .group = tool_mesh_group(ranks) };
     tool_settings_give(&o);
     *file = f;
     TRY(tess_open(&o, t));

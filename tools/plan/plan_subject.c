@@ -6,6 +6,7 @@
 
 #include "plan_program.h"
 #include "tools/support/command_line.h"
+#include "tools/support/mesh.h"
 
 typedef struct {
     const tool_page *page;
@@ -77,8 +78,11 @@ int plan_subject_run(const tool_page *page, int argc, char **argv, plan_subject_
     if (code != TOOL_OK)
         return code;
     tess_status status = tool_option_ranks(1 << 20, &ranks);
+    int64_t all = ranks;
+    if (status == TESS_OK)
+        status = tool_mesh_ranks(&all, &ranks);
     if (status != TESS_OK)
         return tool_report(status);
-    return a.program ? use_program(a.program, (int32_t)ranks, use)
+    return a.program ? use_program(a.program, (int32_t)all, use)
                      : use(a.word, (char *[]){ (char *)(uintptr_t)a.word, NULL }, (int32_t)ranks);
 }

@@ -337,9 +337,10 @@ double simulate_collective(const machine_desc *m, const char *comm, uint32_t op,
     return seconds;
 }
 
-/* Shard groups are ranks in a row, replica groups every shard_ranks-th one. */
+/* Shard groups are ranks in a row, replica groups every shard_ranks-th one; of a mesh every stride-th one of those. */
 static int32_t per_node(const sim *s, int32_t members, int32_t stride) {
     int32_t node = s->in->machine->ranks_per_node;
+    stride *= s->in->setup->stride > 1 ? s->in->setup->stride : 1;
     int32_t fit = node > 0 ? node / stride : members;
     return fit < 1 ? 1 : fit < members ? fit : members;
 }
@@ -456,10 +457,8 @@ static tess_status wait_both(sim *s, const tess__instr *in, int track, int32_t *
     return wait_for_job(s, line_of(s, which), in, sent);
 }
 
-/* The owner with the most work decides, with five steps of three products each, as Muon makes them. */
+/* The owner with the most work decides: five steps of three products, as Muon has. */
 static tess_status matrices_instr(sim *s, const tess__instr *in) {
-    const tess__group *g = &s->in->layout->groups[in->index];
-    double bytes = optimizer_bytes(g) / 2 + (double)g->shard_elems * 4; /* a half of a step's, and the update */
     double most, all, rate = s->in->machine->flops_per_second[TESS_F32] * threads(s);
     tess__matrices_balance(s->in->layout, s->in->setup->shard_ranks, in->index, &most, &all);
     switch (in->op) {
@@ -468,7 +467,7 @@ static tess_status matrices_instr(sim *s, const tess__instr *in) {
     case TESS__MATRIX: return run_work(s, in, NULL, over(2.0 * 5 * 3 * most, rate));
     case TESS__RETURN: return post_collective(s, in, &s->reduce[in->index]);
     case TESS__RETURN_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD_SUMS), in, &s->reduce[in->index]);
-    default: return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_OPTIMIZER, bytes));
+    default: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, 0.7 * optimizer_bytes(&s->in->layout->groups[in->index]));
     }
 }
 
@@ -574,8 +573,9 @@ tess_status simulate_step(const simulation *in, simulated_step *out) {
     int32_t n = in->layout->n_groups > in->model->n_blocks ? in->layout->n_groups : in->model->n_blocks;
     simulated_step own = { 0 };
     sim s = { .in = in, .out = &own, .last = -1 };
-    int32_t node = in->machine->ranks_per_node > 0 ? in->machine->ranks_per_node : in->setup->nranks;
-    s.cores = in->machine->cores / (node < in->setup->nranks ? node : in->setup->nranks);
+    int32_t all = in->setup->nranks * (in->setup->stride > 1 ? in->setup->stride : 1);
+    int32_t node = in->machine->ranks_per_node > 0 ? in->machine->ranks_per_node : all;
+    s.cores = in->machine->cores / (node < all ? node : all);
     s.tickets = calloc((size_t)n * 8 + 1, sizeof *s.tickets);
     if (!s.tickets)
         return tess_fail(TESS_E_NOMEM, "no memory to simulate a step");

@@ -5,7 +5,7 @@
 
 typedef void (*each_fn)(void *user, const char *key, const char *const *words, int n);
 
-/* The words of the bits that are set; bit i is words[i]. */
+/* Passes on the words of the bits that are set. Bit i has the word words[i]. */
 static void tell(each_fn each, void *user, const char *key, uint32_t mask, const char *const *words, int most) {
     const char *set[32];
     int n = 0;
@@ -52,7 +52,7 @@ static void tell_device(const tess_device_ops *ops, void *ctx, each_fn each, voi
     TELL("memory", info.mem_mask, memories);
 }
 
-/* Asks about a matrix that no plugin takes for a small one. */
+/* Describes a matrix that every plugin takes for a large one, because small ones may get another grain. */
 static void tell_optimizer(const tess_optimizer_ops *ops, void *ctx, each_fn each, void *user) {
     static const int64_t shape[2] = { 4096, 4096 };
     static const char *const grains[] = { NULL, "element", "block", "matrix" };
@@ -70,7 +70,7 @@ static void tell_optimizer(const tess_optimizer_ops *ops, void *ctx, each_fn eac
         return;
     for (uint32_t k = 0; k < grain.n_states; k++) {
         states[k] = grain.state[k].name;
-        grain.state[k].name[sizeof grain.state[k].name - 1] = 0; /* a wrong one may have no end */
+        grain.state[k].name[sizeof grain.state[k].name - 1] = 0; /* a faulty plugin's name may have no null byte */
     }
     TELL("grain", 1u << grain.grain, grains);
     each(user, "states", states, (int)grain.n_states);
@@ -81,6 +81,6 @@ void plugin_capabilities(uint32_t kind, const void *ops, void *ctx, each_fn each
     case TESS_KIND_COMM: tell_comm(ops, ctx, each, user); break;
     case TESS_KIND_DEVICE: tell_device(ops, ctx, each, user); break;
     case TESS_KIND_OPTIMIZER: tell_optimizer(ops, ctx, each, user); break;
-    default: break; /* the others have none */
+    default: break; /* plugins of other kinds have no capabilities */
     }
 }

@@ -4,24 +4,25 @@
 #define TOOL_PLUGIN_KNOWN_H
 #include <tessera/tessera.h>
 
-/** "comm", "device"; null for an unknown kind. Kinds count from 1. */
+/** Returns "comm", "device" and so on, or null for an unknown kind. Kinds count from 1. */
 const char *plugin_kind_word(uint32_t kind);
-/** Calls `each` for every plugin: built-in ones, whose path is "", then the files of the search path in its order. */
+/** Calls `each` for every plugin: first the built-in ones with path "", then the files of the search path in its
+ * order. */
 void plugin_each_known(void (*each)(void *user, uint32_t kind, const char *name, const char *path), void *user);
-/** The same for each that the loader has opened in a process of its own; `reason` is null for one that can be used. */
+/** The loader opens each of them in a process of its own. `reason` is null if the plugin can be used. */
 typedef void plugin_tried_fn(void *user, uint32_t kind, const char *name, const char *path, const char *reason);
 void plugin_each_tried(plugin_tried_fn *, void *user);
 
 enum { PLUGIN_REASON_BYTES = 512 };
-/* Each fails with one clause in `reason`, and sets no message. */
-/** The descriptor of a file. */
+/* Each of these fails with one clause in `reason` and sets no message. */
+/** Reads a file's descriptor. */
 tess_status plugin_read_note(const char *path, tess_plugin_note *out, char reason[PLUGIN_REASON_BYTES]);
-/** Whether the loader takes it for a plugin of that kind. */
+/** Succeeds if the loader takes the descriptor for a plugin of that kind. */
 tess_status plugin_judge_note(const tess_plugin_note *, uint32_t kind, char reason[PLUGIN_REASON_BYTES]);
-/** The options that a file declares; the caller frees *out. */
+/** Reads the options that a file declares. The caller frees *out. */
 tess_status plugin_read_options(const char *path, tess_option_spec **out, uint32_t *n,
                                 char reason[PLUGIN_REASON_BYTES]);
-/** Whether nobody but root and the effective user can change that file, or that directory. */
+/** Succeeds if only root and the effective user can change the file or directory. */
 tess_status plugin_judge_file(const char *path, char reason[PLUGIN_REASON_BYTES]);
 tess_status plugin_judge_directory(const char *path, char reason[PLUGIN_REASON_BYTES]);
 #endif

@@ -21,7 +21,7 @@ static void keep(name_list *l, const char *kind, const char *dash, const char *n
     l->n++;
 }
 
-/* NAME, and KIND-NAME, which is a name here as well. */
+/* Keeps NAME and KIND-NAME, because `info` and `check` take both. */
 static void take(void *user, uint32_t kind, const char *name, const char *path) {
     (void)path;
     keep(user, "", "", name);

@@ -3,6 +3,6 @@
 #ifndef TOOL_PLUGIN_UNKNOWN_H
 #define TOOL_PLUGIN_UNKNOWN_H
 
-/** One line on standard error, with the nearest name there is. Returns the exit code. */
+/** Prints one line on standard error with the nearest known name. Returns the exit code. */
 int plugin_unknown(const char *name);
 #endif

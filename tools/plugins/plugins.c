@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tessera plugins: what there is, whether it can be used, and the variables each plugin reads. */
+/* tessera plugins: lists plugins, says whether each can be used, and shows the variables it reads. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static const char usage[] =
 typedef struct {
     int as_json;
     json_out json;
-    const char *wanted; /* info: a name or KIND-NAME */
+    const char *wanted; /* info: NAME or KIND-NAME */
     int found;
     tess_status failed;
 } view;
@@ -71,11 +71,11 @@ static void capability(void *user, const char *key, const char *const *words, in
 static tess__plugin *open_row(const tess__plugin_row *row) {
     tess__plugin *p = NULL;
     if (!row->usable || tess__plugin_open(row->kind, *row->path ? row->path : row->name, NULL, &p))
-        return NULL; /* a built-in one may want arguments */
+        return NULL; /* not an error: a built-in plugin may need arguments */
     return p;
 }
 
-/* An object of arrays; empty when the plugin cannot be asked. */
+/* Writes an object of arrays. It is empty if the plugin could not be opened. */
 static void capabilities_as_json(view *v, const tess__plugin *p) {
     json_object_begin(&v->json, "capabilities");
     if (p)
@@ -247,7 +247,7 @@ static tess_status info_row(void *user, const tess__plugin_row *row, tess__plugi
     return s;
 }
 
-/* A file says itself what kinds it offers. */
+/* A file's descriptor says which kinds it offers, so this needs no kind. */
 static tess_status info_path(view *v) {
     const tess_host services = tess__plugin_services(NULL);
     tess_plugin_note note;

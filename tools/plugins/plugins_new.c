@@ -91,7 +91,7 @@ static int read_kind(const char *word, const struct kind **out) {
                   *near ? near : "; expected comm, offload, precision, wrap, device or optimizer");
 }
 
-/* Identifiers in C begin with no digit; the keys of options have no underscore. */
+/* C identifiers begin with no digit, and keys of options have no underscore. */
 static int read_name(project *p, const char *name) {
     if (!*name || strlen(name) > NAME_MOST || name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-")])
         return refuse(TOOL_USAGE, "'%s' is not a plugin's name, which is [a-z0-9_-]+ of at most 31 characters%s", name,
@@ -114,7 +114,7 @@ static int read_name(project *p, const char *name) {
 
 static void fill_in(FILE *out, const project *p, const char *text);
 
-/* The value of a word between two @, or null: then it is no word of ours. */
+/* Returns the value of a word between two @, or null if the word is not one of ours. */
 static const char *value_of(const project *p, const char *word, size_t n) {
     const struct {
         const char *word, *value;
@@ -148,7 +148,7 @@ static void fill_in(FILE *out, const project *p, const char *text) {
             fputc(*text++, out);
             continue;
         }
-        fill_in(out, p, value); /* some values hold words themselves */
+        fill_in(out, p, value); /* some values contain words themselves */
         text += n + 2;
     }
 }
@@ -189,8 +189,8 @@ static int write_all(const project *p, const char *folder) {
     return 0;
 }
 
-/* All files come into being in a folder beside, which then takes the name: DIR is there whole or not at all. An empty
- * folder of that name gives way; one that holds something does not. */
+/* Writes all files into a temporary folder beside DIR and renames it, so DIR is complete or absent. The rename replaces
+ * an empty folder and refuses one with files. */
 static int create(const project *p, const char *dir) {
     char beside[PATH_BYTES + 16];
     snprintf(beside, sizeof beside, "%s.new-XXXXXX", dir);

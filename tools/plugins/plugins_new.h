@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tessera plugins new: writes a plugin's project from the templates in plugin_templates/. */
+/* tessera plugins new: writes a plugin's project from tools/plugins/templates/. */
 #ifndef TESSERA_PLUGINS_NEW_H
 #define TESSERA_PLUGINS_NEW_H
 
 typedef struct {
-    const char *folder, *name, *text; /* folder: a kind, or "shared" */
+    const char *folder, *name, *text; /* folder is a kind, or "shared" */
 } plugin_template;
 extern const plugin_template tool_plugin_templates[]; /* generated; ends with nulls */
 
-/** argv: "new", KIND, NAME, DIR. Returns the exit code. */
+/** argv holds "new", KIND, NAME, DIR. Returns the exit code. */
 int plugins_new(int argc, char **argv);
 #endif

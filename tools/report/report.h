@@ -59,7 +59,7 @@ typedef struct {
 
 typedef struct {
     uint64_t step;
-    double loss, grad_norm, rate; /* NAN: none */
+    double loss, grad_norm, rate, scale; /* NAN: none */
 } report_loss;
 
 enum { REPORT_RANK_DEVICE, REPORT_RANK_HOST, REPORT_RANK_RESIDENT, REPORT_RANK_ALLOCATIONS, REPORT_RANK_FIGURES };
@@ -199,7 +199,14 @@ void report_timeline_legend(FILE *, const report_run *, int source);
 int report_op_colour(const char *op);
 
 /* ---- report_curve.c ------------------------------------------------------------------------------ */
-enum { REPORT_CURVE_LOSS, REPORT_CURVE_VALIDATION, REPORT_CURVE_NORM, REPORT_CURVE_RATE, REPORT_CURVES };
+enum {
+    REPORT_CURVE_LOSS,
+    REPORT_CURVE_VALIDATION,
+    REPORT_CURVE_NORM,
+    REPORT_CURVE_RATE,
+    REPORT_CURVE_SCALE,
+    REPORT_CURVES
+};
 extern const char *const report_curve_names[REPORT_CURVES];
 /** Draws one of the curves over the steps; 0 if there are fewer than two values. If `out` is null it only checks. */
 int report_curve_svg(FILE *out, const report_run *, int curve, int number);

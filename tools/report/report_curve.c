@@ -15,7 +15,7 @@ enum {
 };
 
 const char *const report_curve_names[REPORT_CURVES] = { "Training loss", "Validation loss", "Gradient norm",
-                                                        "Learning rate" };
+                                                        "Learning rate", "Loss scale" };
 
 typedef struct {
     int curve;
@@ -25,9 +25,10 @@ typedef struct {
 } series;
 
 static double value_of(const series *s, size_t i) {
-    return s->curve == REPORT_CURVE_NORM   ? s->at[i].grad_norm
-           : s->curve == REPORT_CURVE_RATE ? s->at[i].rate
-                                           : s->at[i].loss;
+    return s->curve == REPORT_CURVE_NORM    ? s->at[i].grad_norm
+           : s->curve == REPORT_CURVE_RATE  ? s->at[i].rate
+           : s->curve == REPORT_CURVE_SCALE ? s->at[i].scale
+                                            : s->at[i].loss;
 }
 
 static int find_range(series *s) {

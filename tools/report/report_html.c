@@ -164,7 +164,8 @@ static void put_timelines(FILE *out, const report_run *run, size_t r) {
 }
 
 static void put_curve(FILE *out, const report_run *run, int curve, int number) {
-    static const char *const titles[REPORT_CURVES] = { "Loss", "Validation loss", "Gradient norm", "Learning rate" };
+    static const char *const titles[REPORT_CURVES] = { "Loss", "Validation loss", "Gradient norm", "Learning rate",
+                                                       "Loss scale" };
     if (!report_curve_svg(NULL, run, curve, number))
         return;
     fprintf(

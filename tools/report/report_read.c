@@ -234,6 +234,8 @@ static tess_status read_step(reading *r) {
         s.grad_norm = NAN;
     if (!json_fields_double(r->f, "lr", &s.rate))
         s.rate = NAN;
+    if (!json_fields_double(r->f, "loss_scale", &s.scale))
+        s.scale = NAN;
     report_loss *losses = grown(run->losses, &run->cap_losses, run->n_losses, sizeof s);
     if (!losses)
         return no_memory(r);
@@ -244,7 +246,7 @@ static tess_status read_step(reading *r) {
 
 static tess_status read_validation(reading *r) {
     report_run *run = r->run;
-    report_loss s = { .grad_norm = NAN, .rate = NAN };
+    report_loss s = { .grad_norm = NAN, .rate = NAN, .scale = NAN };
     r->beside++;
     if (!json_fields_uint(r->f, "step", &s.step) || !json_fields_double(r->f, "loss", &s.loss))
         return TESS_OK;

@@ -21,13 +21,13 @@ typedef struct {
     atomic_uint_fast64_t count, bytes;
 } library;
 
-/* Library 0 takes what cannot be told: code outside every known segment. */
+/* Library 0 counts calls from code outside every known segment. */
 static library libraries[MOST_LIBRARIES] = { { .name = "unknown" } };
 static segment segments[MOST_SEGMENTS];
 static size_t n_segments, n_libraries = 1;
 static atomic_int counting;
 static int hooked, mapped;
-static _Thread_local int trains, left_out; /* this thread begins windows, so it is no server; it does not count */
+static _Thread_local int trains, left_out; /* trains: begins windows, so is no server; left_out: is not counted */
 
 void tool__alloc_hooked(void) {
     hooked = 1;
@@ -37,7 +37,7 @@ int tool_alloc_available(void) {
     return hooked;
 }
 
-/* One loaded object: its executable segments. Runs under the dynamic linker's lock. */
+/* Lists one loaded object with its executable segments. It runs under the dynamic linker's lock. */
 static int add_object(struct dl_phdr_info *info, size_t size, void *user) {
     (void)size;
     (void)user;
@@ -46,7 +46,7 @@ static int add_object(struct dl_phdr_info *info, size_t size, void *user) {
     const char *slash = strrchr(info->dlpi_name, '/'), *name = slash ? slash + 1 : info->dlpi_name;
     library *l = &libraries[n_libraries];
     strncpy(l->name, name, NAME_CHARS - 1);
-    /* The program comes first and has no name; plugins and the library are called libtessera… */
+    /* The program comes first and has no name. The library and the plugins have names that begin with libtessera. */
     l->own = n_libraries == 1 || strncmp(name, "libtessera", 10) == 0;
     for (int i = 0; i < info->dlpi_phnum && n_segments < MOST_SEGMENTS; i++) {
         const ElfW(Phdr) *p = &info->dlpi_phdr[i];
@@ -91,7 +91,7 @@ static library *find(uintptr_t address) {
     return &libraries[0];
 }
 
-/* The key-value server's calls do not count, because other ranks' questions arrive at random times. */
+/* The key-value server's calls do not count, because requests of other ranks come at random times. */
 static int is_server_thread(void) {
     char name[16] = "";
     if (trains)
@@ -136,14 +136,14 @@ static void add_mapping(uintptr_t at, size_t bytes) {
 
 void tool__alloc_mapped(const void *caller, const void *at, size_t bytes) {
     lock_mappings();
-    if (find((uintptr_t)caller) == &libraries[0]) /* first of all, or from a plugin loaded since */
+    if (find((uintptr_t)caller) == &libraries[0]) /* the first call, or one from a plugin loaded since */
         list_objects();
     if (find((uintptr_t)caller)->own)
         add_mapping((uintptr_t)at, bytes);
     atomic_flag_clear_explicit(&mapping_lock, memory_order_release);
 }
 
-/* Whole mappings, or the ends that are cut off to align one. */
+/* An unmapping removes a whole mapping, or the ends cut off to align one. */
 void tool__alloc_unmapped(const void *at, size_t bytes) {
     uintptr_t first = (uintptr_t)at, end = first + (bytes + 4095) / 4096 * 4096;
     lock_mappings();

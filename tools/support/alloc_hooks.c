@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The command's own malloc and kin: each notes who called and hands over to glibc's. Compiled into the command only,
- * and empty where a sanitizer has to have these names, or where the C library is another. */
+/* The command's own malloc and related functions note the caller and then call glibc's. Only the command contains them.
+ * With a sanitizer, which needs these names itself, or another C library, this file is empty. */
 #include <stdlib.h>
 #if defined(__GLIBC__) && !TESSERA_SANITIZED
 #include <dlfcn.h>
@@ -64,8 +64,8 @@ EXPORTED int posix_memalign(void **out, size_t align, size_t bytes) {
     return 0;
 }
 
-/* A comm plugin's arena that other processes read: by the name its plugin gave the memfd. Their mappings of it are for
- * reading only, and a plugin's own tables have another name: neither is this rank's arena. */
+/* Recognises an arena that a comm plugin shares with other processes, by the memfd's name. Their mappings of it are
+ * read-only, and a plugin's own tables have another name. Neither counts as this rank's arena. */
 static int is_shared_arena(int protection, int flags, int fd) {
     static const char name[] = "/memfd:tessera-arena";
     char path[32], target[64];
@@ -76,7 +76,7 @@ static int is_shared_arena(int protection, int flags, int fd) {
            memcmp(target, name, sizeof name - 1) == 0;
 }
 
-/* Counts only writable anonymous mappings and shared arenas: not files that are read, not reserved addresses. */
+/* Counts writable anonymous mappings and shared arenas only, not files or reserved addresses. */
 EXPORTED void *mmap(void *where, size_t bytes, int protection, int flags, int fd, off_t offset) {
     void *at = (void *)syscall(SYS_mmap, where, bytes, protection, flags, fd, offset);
     if ((flags & MAP_ANONYMOUS && protection & PROT_WRITE) || is_shared_arena(protection, flags, fd)) {
@@ -92,9 +92,9 @@ EXPORTED int munmap(void *at, size_t bytes) {
     return (int)syscall(SYS_munmap, at, bytes);
 }
 
-/* ---- C++: operator new, so that the caller is the plugin and not the C++ run-time library --------------------- */
+/* ---- C++: operator new, so that the plugin is the caller and not the C++ run-time library --------------------- */
 
-/* Lets the caller's C++ run-time library throw std::bad_alloc; it need not be known to this program otherwise. */
+/* Calls the caller's C++ run-time library to throw std::bad_alloc, because this program may not be linked with one. */
 static void throw_bad_alloc(const void *caller) {
     Dl_info info;
     void *library = dladdr(caller, &info) ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;

@@ -84,7 +84,7 @@ static tess_status check_value(const tool_option *s) {
     }
 }
 
-/* Sets the option, then reads it as everyone else will: one set of rules for both. */
+/* Sets the option and then reads it as all other code does, so that both follow the same rules. */
 static error_t set_variable(const struct argp_state *state, const tool_option *s, const char *text) {
     char name[80];
     if (!*text)
@@ -97,7 +97,7 @@ static error_t set_variable(const struct argp_state *state, const tool_option *s
     if (status == TESS_PENDING)
         return tool_usage_error(state, "--%s is '%s', expected a number from %g to %g", s->key, text, s->least,
                                 s->most);
-    /* "TESSERA_LR is 'x', expected …": the user wrote --lr. */
+    /* The message names TESSERA_LR, but the user wrote --lr. */
     const char *message = tess_last_error();
     size_t n = strlen(name);
     return tool_usage_error(state, "--%s%s", s->key, strncmp(message, name, n) == 0 ? message + n : " is not usable");
@@ -139,10 +139,10 @@ typedef struct {
     const struct argp_option *options[MOST_NAMES];
     const char *names[MOST_NAMES];
     size_t n;
-    const struct argp_option *given[MOST_NAMES]; /* options given on the command line */
+    const struct argp_option *given[MOST_NAMES]; /* options on the command line */
     size_t n_given;
-    const char *subject; /* the first word that is no option; tool_option_is_for takes it */
-    int help;            /* the form that is asked for; -1: none */
+    const char *subject; /* the first word that is no option, for tool_option_is_for */
+    int help;            /* form of help that is asked for, or -1 */
 } command_line;
 
 static void collect(const struct argp *argp, command_line *line) {
@@ -175,7 +175,7 @@ static int is_argps_own(const char *word) {
     return 0;
 }
 
-/* -h, -?, --help and --help=FORM. */
+/* Recognises -h, -?, --help and --help=FORM. */
 static int is_help(command_line *line, const char *word) {
     int form = TOOL_HELP_TEXT;
     if (strncmp(word, "--help=", 7) == 0)
@@ -204,7 +204,7 @@ static int bad_long_option(const command_line *line, const char *word, size_t le
     return bad_option(line->command, word, tool_suggestion(name, names, line->n));
 }
 
-/* One word that begins with a hyphen. *skip: its value is the next word. */
+/* Checks one word that begins with a hyphen. Sets *skip if the next word is its value. */
 static int check_word(command_line *line, const char *word, int *skip) {
     int is_long = word[1] == '-';
     size_t length = is_long ? strcspn(word + 2, "=") : 0;
@@ -223,7 +223,7 @@ static int check_word(command_line *line, const char *word, int *skip) {
     return TOOL_OK;
 }
 
-/* The word as the table of shared options knows it: a model, or "FILE" for all else. */
+/* Keeps the subject as the table of shared options names it: a model, or "FILE" for any path. */
 static void take_subject(command_line *line, const char *word) {
     const tool_subject *known = line->page ? tool_help_subject(line->page, word) : NULL;
     if (!line->subject)
@@ -259,7 +259,7 @@ static int is_own(const struct argp *argp, const struct argp_option *option) {
     return 0;
 }
 
-/* A word that is no subject is the parser's to refuse. */
+/* Any other subject passes here, because the parser refuses it with a better message. */
 static int subject_takes(const command_line *line, const tool_option *o) {
     const char *subject = line->subject;
     if (!line->page->by_subject || !subject)
@@ -282,7 +282,7 @@ static int page_takes(const command_line *line, const char *name) {
     return 0;
 }
 
-/* Whether the command and its subject take what was given. */
+/* Checks that the command and its subject take the options given. */
 static int check_taken(const command_line *line, const struct argp *argp) {
     for (size_t i = 0; i < line->n_given; i++) {
         const char *name = line->given[i]->name;

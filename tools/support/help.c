@@ -80,7 +80,8 @@ static void row_of_own(const struct argp_option *o, const char *subjects, help_r
                        .subjects = subjects };
 }
 
-/* Returns the next option to show, of one subject if that is not null. Hidden options serve our own processes. */
+/* Returns the next option to show. If `subject` is not null, it returns only options of that subject. Hidden options
+ * are for our own processes. */
 static const struct argp_option *next_own(const struct argp_option *o, const tool_page *page, const char *subject) {
     while (o && o->name && ((o->flags & OPTION_HIDDEN) || !tool_listed(tool_help_takers(page, o->name), subject)))
         o++;
@@ -102,7 +103,7 @@ static void each_own(FILE *out, const tool_page *page, const struct argp_option 
     }
 }
 
-/* An option of the command's own hides the shared one of that name. */
+/* A command's own option hides the shared one of the same name. */
 static int is_own(const struct argp_option *own, const char *key) {
     for (; own && own->name; own++)
         if (strcmp(own->name, key) == 0)
@@ -141,7 +142,7 @@ static int columns(const char *text, size_t bytes) {
     return n;
 }
 
-/* Continues at column `at`, and begins further lines at `indent`. Ends the line. */
+/* Wraps text that begins at column `at` and indents further lines by `indent`. Ends the line. */
 static void wrap(FILE *out, const char *text, int at, int indent) {
     for (const char *word = text; *word;) {
         size_t bytes = strcspn(word, " ");
@@ -199,7 +200,7 @@ static void text_title(FILE *out, const char *title) {
     fprintf(out, "\n%s:\n", title);
 }
 
-/* Each line of `text` behind `first`, then `next`. */
+/* Prints `first` before the first line of `text` and `next` before the others. */
 static void text_lines(FILE *out, const char *text, const char *first, const char *next) {
     for (const char *at = text; *at;) {
         size_t n = strcspn(at, "\n");
@@ -208,7 +209,7 @@ static void text_lines(FILE *out, const char *text, const char *first, const cha
     }
 }
 
-/* Prints names alone, a line per group, while the subject is open, so that the page fits on a screen. */
+/* Without a subject it prints only names, one line for each group, so that the page fits on a screen. */
 static void text_names(FILE *out, const tool_page *page, const struct argp_option *own) {
     each_own(out, page, own, NULL, text_title, text_row);
     fprintf(out, "\nOptions, explained with their defaults by `tessera %s %s --help`:\n", page->command,
@@ -226,7 +227,7 @@ static void text_names(FILE *out, const tool_page *page, const struct argp_optio
     }
 }
 
-/* Prints the examples of one subject, or all. A line that begins with two blanks belongs to the one before. */
+/* Prints the examples of one subject, or all. A line that begins with two blanks belongs to the line before. */
 static void text_examples(FILE *out, const tool_page *page, const char *subject) {
     char begin[64];
     snprintf(begin, sizeof begin, "tessera %s %s ", page->command, subject ? subject : "");
@@ -243,7 +244,7 @@ static void text_examples(FILE *out, const tool_page *page, const char *subject)
     }
 }
 
-/* The usage line that begins with the subject; else that word and options. */
+/* Prints the usage line that begins with the subject. If there is none, it prints the subject and [OPTION…]. */
 static void usage_of_subject(FILE *out, const tool_page *page, const char *subject) {
     size_t n = strlen(subject);
     const char *at = page->usage;
@@ -286,7 +287,7 @@ static void print_text(FILE *out, const tool_page *page, const struct argp_optio
 }
 
 /* ---- man ----------------------------------------------------------------------------------------- */
-/* Hyphens are minus signs, and a line cannot begin with a dot or a quote. */
+/* Hyphens become minus signs, and no line begins with a dot or a quote, because troff reads those as requests. */
 static void man_text(FILE *out, const char *text) {
     if (*text == '.' || *text == '\'')
         fputs("\\&", out);

@@ -13,14 +13,14 @@
 #include "hf_names.h"
 
 typedef struct {
-    uint64_t bytes, rows, columns, elem; /* rows 0: as it is */
+    uint64_t bytes, rows, columns, elem; /* rows 0: the tensor is not transposed */
 } part;
 
 struct hf_export {
     hf_folder *folder;
     part *parts;
-    uint64_t n, current, filled; /* bytes of the current part */
-    char *given, *turned;        /* one matrix each */
+    uint64_t n, current, filled; /* filled: bytes of the current part so far */
+    char *given, *turned;        /* room for one matrix each */
 };
 
 /* ---- config.json ---------------------------------------------------------------------------------------- */
@@ -47,7 +47,7 @@ static tess_status write_config(const char *dir, const char *config, uint32_t dt
 }
 
 /* ---- tensors ---------------------------------------------------------------------------------------------- */
-/* The tensor as the folder has it. */
+/* Fills in the tensor's name and shape in the folder. */
 static uint64_t rename_tensor(const char *model, const tool_tensor *given, tool_tensor *t, part *p) {
     char name[HF_NAME];
     *t = *given;
@@ -109,7 +109,7 @@ static void turn(const part *p, const char *from, char *to) {
             memcpy(to + (c * p->rows + r) * p->elem, from + (r * p->columns + c) * p->elem, p->elem);
 }
 
-/* Part of the current matrix; once it is whole it goes out. */
+/* Collects the current matrix and writes it transposed once it is complete. */
 static tess_status keep(hf_export *x, const part *p, const void *data, uint64_t bytes) {
     memcpy(x->given + x->filled, data, bytes);
     if (x->filled + bytes < p->bytes)

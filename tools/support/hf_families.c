@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The families. A new one is its tables here, and its table of parameters in tools/models. */
+/* The table of families. A new family needs its tables here and its table of parameters in tools/models. */
 #include "hf_family.h"
 
 #include <stdio.h>
@@ -15,8 +15,8 @@ const hf_field hf_any_fields[] = {
 };
 
 /* ---- gpt2 ------------------------------------------------------------------------------------------- */
-/* The model drops with one rate behind the embedding and both halves of a layer. Absent rates are 0 here, and 0.1 in
- * transformers: so they are written. */
+/* The model uses one dropout rate behind the embedding and both halves of a layer. An absent rate means 0 here but 0.1
+ * in transformers, so exports write the rates. */
 static const hf_field gpt2_fields[] = {
     { SETS("vocab_size", HF_WHOLE, HF_VOCABULARY, 50257) },
     { SETS("tie_word_embeddings", HF_BOOL, HF_TIED, 1) },
@@ -65,7 +65,7 @@ static const hf_tensor gpt2_tensors[] = {
     { MEMBER("hidden_activation", HF_TEXT), .text = "gelu_pytorch_tanh" }
 #define WINDOW(unset, condition)                                                                                       \
     { SETS("sliding_window", HF_WHOLE, HF_WINDOW, unset), .none = 1, .only = condition }
-/* transformers 5 has rope_parameters, 4 has rope_scaling beside rope_theta. */
+/* transformers 5 writes rope_parameters, 4 writes rope_scaling beside rope_theta. */
 #define ROPE                                                                                                           \
     { SETS("rope_theta", HF_REAL, HF_ROPE_THETA, 10000) }, { MEMBER("rope_parameters", HF_ROPE) },                     \
         { MEMBER("rope_scaling", HF_ROPE), .read_only = 1 }, {                                                         \
@@ -108,7 +108,7 @@ static const hf_field gemma2_fields[] = {
     GEMMA(30),
     { .key = NULL },
 };
-/* Layers with a window turn by their own angles. transformers 5 has both in rope_parameters. */
+/* Layers with a window have rotary angles of their own. transformers 5 puts both in rope_parameters. */
 static const hf_field near_fields[] = {
     { SETS("rope_theta", HF_REAL, HF_ROPE_LOCAL_THETA, 1), .of = HF_ROPE_LOCAL_THETA },
     { MEMBER("rope_type", HF_TEXT), .text = "default" },
@@ -132,7 +132,7 @@ static const hf_field gemma3_fields[] = {
     WINDOW(4096, HF_NONE),
     { SETS("sliding_window_pattern", HF_WHOLE, HF_WINDOW_EVERY, 6), .read_only = 1 },
     { SETS("layer_types", HF_LAYER_TYPES, HF_WINDOW_EVERY, 1), .of = HF_WINDOW_EVERY },
-    { MEMBER("attn_logit_softcapping", HF_EMPTY) }, /* transformers has no cap of it either */
+    { MEMBER("attn_logit_softcapping", HF_EMPTY) }, /* transformers has no such cap either */
     GEMMA(0),
     { .key = NULL },
 };

@@ -34,7 +34,7 @@ void hf_file_close(hf_file *f) {
 }
 
 /* ---- in one word ---------------------------------------------------------------------------------------- */
-/* The result has no white space: it removes it between values and writes it as an escape in strings. */
+/* Writes values without white space between them, and white space in strings as escapes. */
 static void put_compact(FILE *f, const char *text, size_t bytes) {
     for (size_t i = 0, inside = 0; i < bytes; i++) {
         inside ^= text[i] == '"';
@@ -88,7 +88,7 @@ tess_status hf_file_word(const hf_file *file, char **out) {
 }
 
 /* ---- reading -------------------------------------------------------------------------------------------- */
-/* Takes the member's value. What was expected, or null. */
+/* Reads the member's value. Returns null, or what was expected. */
 static const char *take(const json_fields *in, const hf_field *f, double *value) {
     uint64_t whole;
     char text[64];
@@ -129,7 +129,7 @@ static const char *take(const json_fields *in, const hf_field *f, double *value)
 /* ---- layers with and without a window ----- */
 enum { MOST_LAYERS = 1000 };
 typedef struct {
-    int32_t n, from, every; /* from: layers without one before the first that has it; every: to the first without */
+    int32_t n, from, every; /* from: layers before the first with a window; every: layers up to the first without */
     char near[MOST_LAYERS];
 } layer_types;
 
@@ -151,7 +151,7 @@ static int is_near(const layer_types *t, int32_t layer) {
     return layer >= t->from && (!t->every || (layer + 1) % t->every != 0);
 }
 
-/* The pattern begins with far layers, or has one far layer at each multiple of a number. */
+/* Layers without a window are either the first ones, or one at each multiple of a number. */
 static int find_pattern(layer_types *t) {
     while (t->from < t->n && !t->near[t->from])
         t->from++;

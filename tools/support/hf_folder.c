@@ -148,7 +148,7 @@ static tess_status write_index(const hf_folder *f) {
     return failed ? tess_fail(TESS_E_DATA, "%s: cannot be written: %s", path, strerror(errno)) : TESS_OK;
 }
 
-/* Weights of an export before this one, in another number of files, would be taken for this one's. */
+/* Removes weights of an earlier export with another number of files, because readers would take them for these. */
 static void drop_stale(const hf_folder *f) {
     char path[PATH_MAX];
     uint64_t file, of;

@@ -35,12 +35,12 @@ int hf_is_table(const char *name, int32_t ndim) {
     for (size_t i = 0; i <= last; i++) {
         size_t of = strlen(ends[i]);
         if (n >= of && strcmp(name + n - of, ends[i]) == 0)
-            return i < last || ndim == 4; /* four dimensions are a mask, fewer are a bias */
+            return i < last || ndim == 4; /* a mask has four dimensions, a bias fewer */
     }
     return 0;
 }
 
-/* Takes the longest row that fits. */
+/* Finds the row with the longest matching prefix. */
 static const hf_tensor *find_tensor(const hf_family *f, const char *name, size_t *most) {
     const hf_tensor *found = NULL;
     for (const hf_tensor *t = f->tensors; t->ours; t++) {

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The first ones say which tokens there are. */
+/* The first VOCABULARIES names are files that define tokens. */
 enum { VOCABULARIES = 5 };
 static const char *const names[] = { "tokenizer.json",      "tokenizer.model",
                                      "vocab.json",          "vocab.txt",

@@ -18,7 +18,7 @@ static int find(const json_fields *f, const char *key) {
     return -1;
 }
 
-/* A key and where its value stands. The key is unescaped, or "" when it is too long for any key we look for. */
+/* Reads a key and notes where its value begins. The key is unescaped, or "" if it is longer than any key we look up. */
 static int read_field(json_fields *f, json_in *s) {
     char key[sizeof f->fields[0].key] = "";
     json_in ahead = *s;
@@ -75,7 +75,7 @@ int json_fields_text(const json_fields *f, const char *key, char *out, size_t ca
     return json_fields_at(f, key, &s) && s.text[s.at] == '"' && json_in_string(&s, out, capacity);
 }
 
-/* The bare word that is a number, true, false or null; 0 when the value is none, or longer. */
+/* Copies a number, true, false or null. Returns 0 if the value is something else or too long. */
 static size_t bare_word(const json_fields *f, const char *key, char out[48]) {
     json_in s;
     size_t n = 0;

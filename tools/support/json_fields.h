@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* One line of JSON as its top-level fields, in place: what reads the lines that `--json` writes. */
+/* Reads one line of JSON, such as `--json` writes, as its top-level fields. */
 #ifndef TOOL_JSON_FIELDS_H
 #define TOOL_JSON_FIELDS_H
 #include "json_in.h"
@@ -14,23 +14,23 @@ typedef struct {
         size_t at; /* offset of the value */
     } fields[JSON_FIELDS_MOST];
     size_t n;
-    const char *expected; /* after a failure: what the scanner expected at `wrong_at` */
+    const char *expected; /* after a failure: the scanner expected this at `wrong_at` */
     size_t wrong_at;
 } json_fields;
 
-/** Reads one object; `text` stays the caller's and must outlive the fields. Of equal keys the first counts; keys of 48
- * bytes and more are passed over. Returns 1, or 0 when it is no object, has more fields or is cut off. */
+/** Reads one object. `text` stays the caller's and must outlive the fields. Of equal keys the first counts. Keys of 48
+ * bytes and more are ignored. Returns 0 if it is no object, has too many fields or is cut off. */
 int json_fields_read(json_fields *, const char *text, size_t bytes);
 
-/* Each returns 1 and sets *out, or 0 when there is no such field or its value is of another kind. */
+/* Each returns 1 and sets *out, or returns 0 if the field is missing or of another kind. */
 int json_fields_text(const json_fields *, const char *key, char *out, size_t capacity);
 int json_fields_uint(const json_fields *, const char *key, uint64_t *out);
 int json_fields_double(const json_fields *, const char *key, double *out);
 int json_fields_bool(const json_fields *, const char *key, int *out);
-/** A value that is an object, as fields. */
+/** Reads a value that is an object. */
 int json_fields_object(const json_fields *, const char *key, json_fields *out);
-/** Gives a scanner at the value, for lists and the like. */
+/** Returns a scanner at the value, for arrays and other values. */
 int json_fields_at(const json_fields *, const char *key, json_in *out);
-/** True if the field exists and is not null. */
+/** Returns 1 if the field exists and is not null. */
 int json_fields_has(const json_fields *, const char *key);
 #endif

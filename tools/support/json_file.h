@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A JSON file from outside: bounded, and refused in one line with the offset. */
+/* Reads JSON files from other programs. It limits their size and refuses a bad one in one line with the offset. */
 #ifndef TOOL_JSON_FILE_H
 #define TOOL_JSON_FILE_H
 #include <stddef.h>
@@ -7,7 +7,7 @@
 
 #include "json_in.h"
 
-/** The whole of a regular file of at most `most` bytes; *text is the caller's to free. */
+/** Reads a regular file of at most `most` bytes. The caller frees *text. */
 tess_status json_file_read(const char *path, uint64_t most, char **text, size_t *bytes);
 /** Fails with TESS_E_DATA; the message says what the scanner expected, and where. */
 tess_status json_file_bad(const char *path, const json_in *);

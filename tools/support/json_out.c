@@ -55,7 +55,7 @@ static void put_text(FILE *out, const char *text) {
     fputc('"', out);
 }
 
-/* The comma and the key in front of a value. */
+/* Writes the comma and the key before a value. */
 static void lead(json_out *j, const char *key) {
     uint64_t bit = UINT64_C(1) << (j->depth & 63);
     if (j->depth && (j->filled & bit))
@@ -122,7 +122,7 @@ void json_double(json_out *j, const char *key, double value) {
     }
     char text[40];
     snprintf(text, sizeof text, "%.17g", value);
-    /* A locale's decimal point may be anything but a point. */
+    /* The locale's decimal point may be another character, so it is replaced by a point. */
     size_t whole = strspn(text, "-0123456789"), part = strcspn(text + whole, "0123456789e");
     lead(j, key);
     if (part && text[whole])

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The table says the command's own options in full, and which of the core's (core/base/option_table.c) the command
- * takes. Help, man pages, completion and docs/variables.md are made from both tables. */
+/* The table describes the command's own options in full, and says which of the core's (core/base/option_table.c) it
+ * takes. Help, man pages, completion and docs/variables.md come from both tables. */
 #include "options.h"
 
 #include <tessera/plugin.h>
@@ -16,7 +16,7 @@ enum {
 #define CHOICE TESS_OPTION_CHOICE
 #define FLAG TESS_OPTION_FLAG
 #define OF_CORE 0, NULL, NULL, NULL
-#define UP 0x1p63 /* no bound */
+#define UP 0x1p63 /* no upper bound */
 #define MODEL TOOL_GROUP_MODEL
 #define DATA TOOL_GROUP_DATA
 #define OPTIM TOOL_GROUP_OPTIMIZER
@@ -92,6 +92,7 @@ const tool_option tool_options[] = {
     { "device-memory", OF_CORE, "BYTES", MEMORY, TRAINS, NULL, 0, 0 },
     { "host-memory", OF_CORE, "BYTES", MEMORY, TRAINS, NULL, 0, 0 },
     { "ranks", OF_CORE, "N", RANKS, ALL, NULL, 1, 1 << 20 },
+    { "mesh", OF_CORE, "MESH", RANKS, TOOL_PLAN, NULL, 0, 0 },
     { "comm", OF_CORE, "PLUGIN", RANKS, ALL, NULL, 0, 0 },
     { "device", OF_CORE, "PLUGIN", RANKS, ALL, NULL, 0, 0 },
     { "threads", OF_CORE, "N", RANKS, ALL, NULL, 1, 4096 },
@@ -115,6 +116,9 @@ const tool_option tool_options[] = {
     { "restarts", INT, "0", NULL, "how often to start again from a checkpoint when ranks are lost", "N", OUTPUT,
       TOOL_TRAIN, NULL, 0, 10000 },
     { "mirror", OF_CORE, "K", OUTPUT, TRAINS, NULL, 0, 1e6 },
+    { "ledger", OF_CORE, "FILE", OUTPUT, TRAINS, NULL, 0, 0 },
+    { "ledger-every", OF_CORE, "K", OUTPUT, TRAINS, NULL, 1, INT32_MAX },
+    { "at-rest-digests", OF_CORE, NULL, OUTPUT, TRAINS, NULL, 0, 0 },
     { "export", TEXT, NULL, NULL, "Hugging Face folder to write the parameters to at the end", "DIR", OUTPUT, TRAINS,
       NULL, 0, 0 },
     { "merge", FLAG, "0", NULL, "with --lora: the export is the model with its adapters added in", NULL, OUTPUT,
@@ -140,13 +144,19 @@ const tool_option tool_options[] = {
       NULL, 0, 0 },
     { "quiet", FLAG, "0", NULL, "no progress, no tables", NULL, OUTPUT, ALL | TOOL_CKPT, NULL, 0, 0 },
     { "log", OF_CORE, "LEVEL", OUTPUT, ALL | TOOL_CKPT, NULL, 0, 0 },
-    /* variables alone */
+    /* only variables, without an option */
     { "restart", INT, NULL, NULL, "how many restarts there have been; set by tessera run --restarts", NULL, 0, 0, NULL,
       0, 1 << 20 },
     { "restart-ranks", INT, NULL, NULL, "ranks before the first restart; set by tessera run --restarts", NULL, 0, 0,
       NULL, 1, 1 << 20 },
     { "restart-file", TEXT, NULL, NULL, "file that outlives a restart; set by tessera run --restarts", NULL, 0, 0, NULL,
       0, 0 },
+    { "replay", INT, NULL, NULL, "step to end after, with nothing saved; set by tessera replay", NULL, 0, 0, NULL, 1,
+      UP },
+    { "replay-from", TEXT, NULL, NULL, "checkpoint to begin with, or none; set by tessera replay", NULL, 0, 0, NULL, 0,
+      0 },
+    { "replay-ledger", TEXT, NULL, NULL, "ledger to write in place of the run's; set by tessera replay", NULL, 0, 0,
+      NULL, 0, 0 },
     { "grace", REAL, "5", NULL, "seconds that tessera run leaves the other ranks to end by themselves when one fails",
       NULL, 0, 0, NULL, 0, 0 },
     { .key = NULL },

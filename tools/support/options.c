@@ -97,7 +97,7 @@ void tool_options_use(const tess_setting *list, uint32_t n) {
     tess__given_use(&given);
 }
 
-/* ---- plugins and slips ------------------------------------------------------------------------- */
+/* ---- plugins and misspellings ------------------------------------------------------------------ */
 
 tess_status tool_options_declare(const char *kind, const char *plugin, const tess_option_spec *options, uint32_t n) {
     return tess__options_register(kind, plugin, options, n);

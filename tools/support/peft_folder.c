@@ -14,7 +14,7 @@
 #include "json_out.h"
 #include "say.h"
 
-enum { MOST_BYTES = 1 << 20 /* limit of a config's size */ };
+enum { MOST_BYTES = 1 << 20 /* limit for a config's bytes */ };
 
 /* ---- paths and names --------------------------------------------------------------------------------- */
 static tess_status path_in(const char *dir, const char *file, char out[PATH_MAX]) {
@@ -39,7 +39,7 @@ typedef struct {
     json_fields fields;
 } config;
 
-/* Says nothing: null, false, 0, or empty. */
+/* Returns 1 for a value that sets nothing: null, false, 0, or empty. */
 static int is_nothing(const config *c, size_t field) {
     static const char *const words[] = { "null", "false", "0", "0.0", "\"\"", "{}", "[]" };
     const char *at = c->text + c->fields.fields[field].at;
@@ -95,7 +95,7 @@ static tess_status check_words(const config *c) {
     return TESS_OK;
 }
 
-/* Any other text is a regular expression there. */
+/* peft takes any other text as a regular expression, which is not supported here. */
 static tess_status read_targets(const config *c, char out[PEFT_TARGETS]) {
     char word[64];
     json_in in;

@@ -54,7 +54,7 @@ static void append(char text[256], const char *format, ...) {
     va_end(args);
 }
 
-/* "1:02:03", "2:03", "3 s". */
+/* Writes times as "1:02:03", "2:03" or "3 s". */
 static void append_left(char text[256], double seconds) {
     uint64_t s = (uint64_t)(seconds + 0.5), hours = s / 3600, minutes = s / 60 % 60;
     if (hours)
@@ -65,8 +65,8 @@ static void append_left(char text[256], double seconds) {
         append(text, "%" PRIu64 " s", s);
 }
 
-/* "step 12/90  loss 2.3012  norm 0.91  812 samples/s  41 % of peak  12 s left  device 9.1 MiB, peak 12.4 MiB"; narrow:
- * fewer words, for 80 columns. */
+/* Writes "step 12/90 loss 2.3012 norm 0.91 812 samples/s 41 % of peak 12 s left device 9.1 MiB, peak 12.4 MiB". If
+ * narrow, it writes fewer words, to fit 80 columns. */
 static void describe(const tool_progress *p, const tool_progress_point *at, double now, int narrow, char text[256]) {
     char live[32], peak[32];
     double seconds = now - p->started;
@@ -74,6 +74,8 @@ static void describe(const tool_progress *p, const tool_progress_point *at, doub
              at->step, p->total, at->loss);
     if (!isnan(at->grad_norm) && !narrow)
         append(text, "  norm %.3g", at->grad_norm);
+    if (!isnan(at->loss_scale) && !narrow)
+        append(text, at->skipped ? "  scale %.9g, %" PRIu64 " skipped" : "  scale %.9g", at->loss_scale, at->skipped);
     append(text, narrow ? " %.0f %s/s" : "  %.0f %s/s", seconds > 0 ? (double)at->units / seconds : 0.0, p->unit);
     if (!isnan(at->utilisation) && !narrow)
         append(text, "  %.0f %% of peak", 100 * at->utilisation);

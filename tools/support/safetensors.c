@@ -18,10 +18,10 @@ _Static_assert((int)TOOL_TENSOR_DIMS == (int)TESS__TENSOR_DIMS && (int)TOOL_TENS
 
 struct tool_safetensors {
     char *path;
-    int disk_file; /* -1: not open */
+    int disk_file; /* -1: closed */
     tess__safetensors *file;
     const tess__tensor *theirs;
-    tool_tensor *list; /* the same, in the same order */
+    tool_tensor *list; /* the same tensors in the same order */
     tool_names names;
     uint64_t n;
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A whole safetensors file. Order and header are those of the checkpoints. */
+/* Writes a whole safetensors file with the order and header of checkpoints. */
 #include "safetensors.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@ struct tool_safetensors_writer {
     int file;
     uint64_t *place, *bytes, n; /* each tensor's offset and size in the file, in the caller's order */
     uint64_t current, within;   /* where the next data goes */
-    uint64_t written, total;    /* bytes of data */
+    uint64_t written, total;    /* bytes of data so far and in all */
 };
 
 static tess_status write_error(const tool_safetensors_writer *w, uint64_t offset, int error) {
@@ -33,7 +33,7 @@ static tess_status open_temporary(tool_safetensors_writer *w, const char *path) 
     return TESS_OK;
 }
 
-/* `place` says where the data of each tensor goes, in the given order. */
+/* Sets w->place and w->bytes for each tensor in the given order. */
 static tess_status find_places(tool_safetensors_writer *w, const tool_tensor *given, const tess__tensor *arranged,
                                uint64_t n, uint64_t data_start) {
     for (uint64_t i = 0; i < n; i++) {
@@ -124,7 +124,7 @@ static void sync_dir_of(const char *path) {
     char *slash = strrchr(dir, '/');
     if (slash)
         slash[slash == dir] = '\0';
-    (void)tess__disk_sync_dir(&tess__disk_real, slash ? dir : "."); /* the file is whole, whatever its name's fate */
+    (void)tess__disk_sync_dir(&tess__disk_real, slash ? dir : "."); /* a lost rename leaves no partial file */
 }
 
 tess_status tool_safetensors_commit(tool_safetensors_writer *w) {

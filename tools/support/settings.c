@@ -53,7 +53,7 @@ void tool_settings_give(tess_options *o) {
     o->n_settings = n_list;
 }
 
-/* ---- for another program ----------------------------------------------------------------------- */
+/* ---- for other programs ------------------------------------------------------------------------ */
 
 static char *entry_of(const tess_setting *s) {
     char variable[80], *entry = NULL;
@@ -62,7 +62,7 @@ static char *entry_of(const tess_setting *s) {
     return NULL;
 }
 
-/* Takes the place of an entry with the same name, else goes to the end. */
+/* Replaces the entry of the same name, or appends a new one. */
 static size_t put(char **entries, size_t n, char *entry) {
     size_t name = strcspn(entry, "=") + 1, i = 0;
     while (i < n && strncmp(entries[i], entry, name) != 0)

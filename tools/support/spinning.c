@@ -8,7 +8,8 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-/* Other processes run at this moment, and took at least half a core in the last minute: one alone may be a moment's. */
+/* Returns 1 if other processes run now and used at least half a core in the last minute. Either sign alone may be
+ * brief. */
 static int is_shared(void) {
     double minute = 0;
     int running = 0;
@@ -25,7 +26,7 @@ int tool_spinning_hurts(int64_t threads) {
     return threads > sysconf(_SC_NPROCESSORS_ONLN) || is_shared();
 }
 
-/* The environment and one entry more. */
+/* Returns a copy of the environment with one more entry. */
 static char **with(char *entry) {
     size_t n = 0;
     while (environ[n])

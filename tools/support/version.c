@@ -3,7 +3,7 @@
 
 #include <tessera/plugin.h>
 
-/* One row per part that a build may lack. A macro that is not defined counts as 0. */
+/* One row for each part that a build may lack. An undefined macro counts as 0. */
 #ifdef TESSERA_HAVE_HWLOC
 #define HWLOC 1
 #else

@@ -6,15 +6,16 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* glibc's default for a thread. */
+/* glibc's default stack size for a thread. */
 static uint64_t stack_bytes(void) {
     struct rlimit limit;
     const uint64_t usual = 8 << 20;
     return getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < (rlim_t)1 << 30 ? limit.rlim_cur : usual;
 }
 
-/* A thread's stack has a page without rights below it. That page may be one mapping with others below: then it may as
- * well be no stack's, and counts as one while there are threads without. */
+/* Estimates the writable bytes without thread stacks. A page without rights lies below each stack. The kernel may join
+ * that page with other such mappings below it. Such a mapping counts as a stack's only while some threads have no stack
+ * yet. */
 static uint64_t writable_bytes(uint64_t threads) {
     const uint64_t page = 4096, stack = stack_bytes();
     char line[512], rights[8];
@@ -34,7 +35,7 @@ static uint64_t writable_bytes(uint64_t threads) {
     }
     if (f)
         fclose(f);
-    const uint64_t missing = threads > sure + 1 ? threads - 1 - sure : 0; /* the first thread's is another */
+    const uint64_t missing = threads > sure + 1 ? threads - 1 - sure : 0; /* without the main thread's stack */
     return total - (sure + (perhaps < missing ? perhaps : missing)) * stack;
 }
 

@@ -17,7 +17,7 @@ tess_status tool_world_read(tool_world *out) {
 
 struct tool_meeting {
     tess__control *control;
-    char *all; /* a byte of each rank; null: there is one rank */
+    char *all; /* one byte for each rank; null if there is one rank */
     int32_t n;
 };
 

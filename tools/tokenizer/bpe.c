@@ -7,21 +7,21 @@
 #include "utf8.h"
 #include "tools/support/say.h"
 
-/* Most words of a text are few and short. */
+/* The cache holds short words of few tokens, because most words of a text are such. */
 enum { CACHE = 1 << 15, CACHE_BYTES = 24, CACHE_TOKENS = 8 };
 
 typedef struct {
-    uint8_t bytes, n; /* bytes 0: free */
+    uint8_t bytes, n; /* bytes 0: the entry is free */
     char word[CACHE_BYTES];
     int32_t ids[CACHE_TOKENS];
 } cached;
 
 typedef struct {
-    int32_t id, left, right; /* neighbours, -1: none; id -1: merged into the left one */
+    int32_t id, left, right; /* neighbours, or -1; id is -1 once it is merged into the left one */
 } symbol;
 
 typedef struct {
-    int32_t rank, at, id; /* the symbol at `at` and its right neighbour become `id` */
+    int32_t rank, at, id; /* merging the symbol at `at` with its right neighbour gives `id` */
 } candidate;
 
 struct bpe {
@@ -29,7 +29,7 @@ struct bpe {
     int whole_words, characters;
     cached *cache;
     symbol *symbols;
-    candidate *heap; /* the least rank, then the leftmost, on top */
+    candidate *heap; /* on top: the least rank, and of equal ranks the leftmost */
     size_t room, n_heap;
 };
 
@@ -125,7 +125,7 @@ static void propose(bpe *b, int32_t at) {
         push(b, (candidate){ m->rank, at, m->id });
 }
 
-/* A candidate is stale when one of its two has changed since. */
+/* A candidate is stale if either of its two symbols has changed since it was pushed. */
 static int still_holds(const bpe *b, candidate c) {
     const symbol *s = &b->symbols[c.at];
     const vocabulary_merge *m =
@@ -149,7 +149,7 @@ static void put_symbol(bpe *b, size_t i, int32_t id) {
     b->symbols[i] = (symbol){ .id = id, .left = (int32_t)i - 1, .right = (int32_t)i + 1 };
 }
 
-/* The word's symbols at first; how many. */
+/* Writes the symbols that the word begins with and returns their number. */
 static size_t put_symbols(bpe *b, const char *word, size_t bytes) {
     size_t n = 0;
     for (size_t at = 0, length = 1, broken; at < bytes; at += length) {

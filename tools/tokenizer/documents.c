@@ -15,8 +15,8 @@
 struct documents {
     char **files;
     size_t n, next, room;
-    FILE *lines; /* the .jsonl in work */
-    size_t line; /* its number */
+    FILE *lines; /* the open .jsonl file, or null */
+    size_t line; /* number of the last line read */
     char *text;
     size_t text_room;
     int samples;
@@ -118,7 +118,7 @@ static tess_status read_whole(FILE *f, const char *path, document *out) {
     return tess_fail(TESS_E_DATA, "%s: cannot be read: %s", path, ferror(f) ? strerror(errno) : "it became shorter");
 }
 
-/* \u0000 is no part of a text here, though JSON has it. */
+/* A line that has "text" also comes here if the text contains \u0000, because texts end with a null byte. */
 static tess_status bad_line(const documents *d, const char *path, const json_fields *f) {
     if (f->expected)
         return tess_fail(TESS_E_DATA, "%s: line %zu: offset %zu: expected %s", path, d->line, f->wrong_at, f->expected);
@@ -126,7 +126,7 @@ static tess_status bad_line(const documents *d, const char *path, const json_fie
                      d->samples ? ", or with a \"prompt\" and a \"completion\"" : "");
 }
 
-/* A prompt and its completion are not longer than their line. */
+/* One buffer is enough because prompt and completion are together shorter than their line. */
 static int read_sample(const json_fields *f, document *out, size_t room) {
     out->is_sample = json_fields_text(f, "prompt", out->text, room);
     out->prompt_bytes = out->is_sample ? strlen(out->text) : 0;

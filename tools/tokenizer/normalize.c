@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Text as the tokenizer's file wants it before words are looked for: as it is, composed (NFC), or with U+2581 for
- * blanks, which here are blanks again. */
+/* Normalizes a text before it is split into words. A tokenizer's file asks for the text unchanged, composed (NFC), or
+ * with U+2581 for blanks. Here blanks stay blanks, and U+2581 becomes one. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The library has no C interface. Nothing that it throws leaves this file.
+// The library has no C interface. No exception leaves this file.
 #include "sentence_model.h"
 
 #include <cstdio>

@@ -18,11 +18,11 @@ struct split_state {
     pcre2_match_data *found;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
-    char *blanked; /* a piece behind its blank */
+    char *blanked; /* copy of a piece with a blank in front */
     size_t room;
 };
 
-/* PCRE2's \s has U+180E, which Unicode took from White_Space. */
+/* It replaces PCRE2's \s, which has U+180E. Unicode removed that from White_Space. */
 static const char space_class[] = "\\p{Z}\\t-\\r\\x{85}";
 
 typedef struct {
@@ -40,8 +40,8 @@ static int is_alphanumeric(char c) {
     return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z');
 }
 
-/* Whether PCRE2 reads what begins at `at` as Oniguruma does, which the Hugging Face tokenizers have. \w, \h and {1,3}+
- * are not the same there, nor are brackets within brackets. A \S within brackets cannot be spelled out. */
+/* Returns 1 if PCRE2 reads the element at `at` as Oniguruma does, the library of the Hugging Face tokenizers. The two
+ * differ in \w, \h, {1,3}+ and nested brackets. A \S within brackets has no replacement. */
 static int is_read_alike(const char *at, int brackets) {
     static const char *const groups[] = { "(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>" };
     if (at[0] == '\\')
@@ -58,7 +58,7 @@ static int is_read_alike(const char *at, int brackets) {
     return found;
 }
 
-/* The pattern with White_Space for \s. Null, or from where on it would mean something else. */
+/* Copies the pattern with White_Space for \s. Returns null, or the first element that PCRE2 would read differently. */
 static const char *spell_out(const char *from, pattern_text *out) {
     int brackets = 0;
     for (; *from; from++) {
@@ -110,7 +110,7 @@ static tess_status compile(const char *pattern, void **out) {
         pcre2_code_free(code);
         return refuse(pattern, "it matches an empty text");
     }
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without one it is slower */
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* if this fails, matching is only slower */
     *out = code;
     return TESS_OK;
 }
@@ -159,7 +159,8 @@ static tess_status pass_on(const splitting *s, int stage, const char *text, size
     return bytes == 0 ? TESS_OK : split_from(s, stage, text, bytes);
 }
 
-/* The next match from `at` on that is not empty: 1 and its bounds, 0, or less than 0, PCRE2's error. */
+/* Finds the next match from `at` on that is not empty. Returns 1 and its bounds, 0 if there is none, or a negative
+ * error of PCRE2. */
 static int next_match(const splitting *s, const pcre2_code *code, const char *text, size_t bytes, size_t at,
                       size_t bounds[2]) {
     int found = pcre2_match(code, (PCRE2_SPTR)text, bytes, at, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, s->state->found,

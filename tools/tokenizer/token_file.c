@@ -19,7 +19,7 @@ static void final_name(const token_files *f, char out[PATH_MAX]) {
     out[strlen(out) - strlen(".tmp")] = '\0';
 }
 
-/* Nothing is written over. */
+/* Refuses to overwrite a file. */
 static tess_status name_file(token_files *f) {
     char path[PATH_MAX];
     if (snprintf(f->path, sizeof f->path, "%s/%s_%06d.bin.tmp", f->folder, f->part, f->files) >= PATH_MAX)
@@ -69,7 +69,7 @@ static int put(const token_files *f, int32_t id) {
 }
 
 tess_status token_files_add(token_files *f, const int32_t *ids, size_t n) {
-    if (f->file && f->in_file > 0 && f->in_file + n > f->most) /* a document is in one file if it can be */
+    if (f->file && f->in_file > 0 && f->in_file + n > f->most) /* keeps a document in one file if it fits */
         TRY(close_file(f));
     for (size_t i = 0; i < n; i++) {
         if (f->file && f->in_file == f->most)

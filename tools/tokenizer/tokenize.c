@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tessera tokenize: text to token files, by the tokenizer of a Hugging Face folder. */
+/* tessera tokenize: encodes text to token files with the tokenizer of a Hugging Face folder. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -24,7 +24,7 @@ typedef struct {
     const char *folder, *out, *end, *tokenizer;
     const char *train[PATHS_MOST], *val[PATHS_MOST];
     size_t n_train, n_val;
-    uint64_t jobs; /* 0: as many as cores */
+    uint64_t jobs; /* 0: one for each core */
 } arguments;
 
 typedef struct {
@@ -32,17 +32,17 @@ typedef struct {
     token_list tokens;
 } job;
 
-/* Documents that are encoded together, each by one thread. */
+/* A round: threads encode these documents together, each document in one thread. */
 typedef struct {
     tokenizer *t;
-    int32_t end; /* behind each document; -1: nothing */
+    int32_t end; /* token put behind each document, or -1 */
     size_t jobs, n;
     tokenizer_encoder *encoders[JOBS_MOST];
     job documents[ROUND_DOCUMENTS];
     atomic_size_t next;
     uint64_t bytes, count;
     pthread_mutex_t lock;
-    tess_status status; /* the first failure of a thread, and what it said */
+    tess_status status; /* the first failure of any thread; `said` has its message */
     char said[512];
 } work;
 
@@ -74,7 +74,7 @@ static void *run_worker(void *user) {
     return NULL;
 }
 
-/* Every job but the first has a thread of its own; one that cannot be had leaves its documents to the others. */
+/* Every job but the first has a thread of its own. If a thread cannot be started, the others encode its documents. */
 static tess_status encode_round(work *w) {
     pthread_t threads[JOBS_MOST];
     worker workers[JOBS_MOST];
@@ -198,7 +198,7 @@ static tess_status tokenize(work *w, const arguments *a, token_files *train, tok
     TRY(open_work(w, a));
     TRY(token_files_begin(train, a->out, "train", tokenizer_size(w->t)));
     if (a->n_val > 0)
-        TRY(token_files_begin(val, a->out, "val", tokenizer_size(w->t))); /* before hours of the other */
+        TRY(token_files_begin(val, a->out, "val", tokenizer_size(w->t))); /* finds an existing file early */
     TRY(write_part(w, a, "train", train));
     return write_part(w, a, "val", val);
 }

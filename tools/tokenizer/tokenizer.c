@@ -20,12 +20,12 @@ struct tokenizer_encoder {
     split_state *state;
     char *repaired, *blanked;
     size_t room, blanked_room;
-    const char *begin; /* of the text in work */
+    const char *begin; /* where the current text begins */
     token_list *out;
 };
 
 /* ---- which token ends a document --------------------------------------------------------------------- */
-/* eos_token: a name, or an object that has it as its content. */
+/* eos_token is a name, or an object whose "content" is the name. */
 static int32_t end_by_name(const tokenizer *t, const json_fields *f) {
     char name[256];
     json_fields *token = malloc(sizeof *token);
@@ -36,7 +36,7 @@ static int32_t end_by_name(const tokenizer *t, const json_fields *f) {
     return found ? tokenizer_added(t, name) : -1;
 }
 
-/* eos_token_id: a number, or a list whose first is meant. */
+/* eos_token_id is a number, or a list of which the first counts. */
 static int32_t end_by_number(const tokenizer *t, const json_fields *f) {
     json_in s;
     uint64_t id;
@@ -46,7 +46,7 @@ static int32_t end_by_number(const tokenizer *t, const json_fields *f) {
     return json_in_uint(&s, &id) && id < (uint64_t)t->v.n ? (int32_t)id : -1;
 }
 
-/* A tokenizer.model leaves it to this file whether a text begins with its first token. */
+/* A tokenizer.model begins texts with its first token unless this file says add_bos_token: false. */
 static void read_ends(tokenizer *t, const json_fields *f) {
     int begins = 1;
     t->end = end_by_name(t, f) >= 0 ? end_by_name(t, f) : end_by_number(t, f);
@@ -91,7 +91,7 @@ int tokenizer_reads(const char *path) {
     return strcmp(name_of(path), "tokenizer.json") == 0 || is_model(path);
 }
 
-/* The file, and the folder whose other files say more. */
+/* Sets the tokenizer's file, and the folder whose other files name the end token. */
 static tess_status find_files(const char *path, char file[PATH_MAX], char folder[PATH_MAX]) {
     struct stat st;
     int is_folder = stat(path, &st) != 0 || S_ISDIR(st.st_mode), before = (int)(name_of(path) - path);
@@ -184,8 +184,8 @@ void tokenizer_encoder_free(tokenizer_encoder *e) {
     free(e);
 }
 
-/* ---- added tokens, wherever they stand ---------------------------------------------------------------- */
-/* The longest that begins at `at`, or null. */
+/* ---- added tokens, anywhere in a text ----------------------------------------------------------------- */
+/* Returns the longest added token that begins at `at`, or null. */
 static const added_token *added_at(const tokenizer *t, int normalized, const char *text, size_t bytes, size_t at) {
     int first = (unsigned char)text[at];
     for (int32_t i = t->added_from[first]; i < t->added_from[first + 1]; i++) {
@@ -221,8 +221,8 @@ static size_t spaces_before(const char *text, size_t least, size_t at) {
 
 typedef tess_status (*rest_fn)(tokenizer_encoder *, const char *text, size_t bytes);
 
-/* Adds the added tokens of one kind, and hands what lies between them to `rest`. White space that a token takes is
- * still searched: another may begin in it, but one that has nothing else of its own is dropped. */
+/* Appends the added tokens of one kind and passes the text between them to `rest`. It still searches white space that a
+ * token absorbs, because another may begin there. It drops a token whose text is all absorbed. */
 static tess_status around_added(tokenizer_encoder *e, int normalized, const char *text, size_t bytes, rest_fn rest) {
     size_t done = 0, at = 0;
     while (at < bytes) {
@@ -248,7 +248,7 @@ static tess_status encode_word(const char *word, size_t bytes, void *user) {
     return bpe_encode(e->pairs, word, bytes, e->out);
 }
 
-/* Words of characters: no merge reaches over their ends. */
+/* Cuts the text into words of characters where no merge crosses, so that bpe_encode gets short words. */
 static tess_status encode_pieces(tokenizer_encoder *e, const char *text, size_t bytes) {
     const tokenizer *t = e->t;
     size_t from = 0;
@@ -262,7 +262,8 @@ static tess_status encode_pieces(tokenizer_encoder *e, const char *text, size_t 
     return TESS_OK;
 }
 
-/* Metaspace: U+2581 for blanks, here the other way round, and one more before the text. */
+/* Metaspace writes U+2581 for blanks and puts one before the text. The vocabulary here has blanks, so this turns U+2581
+ * into blanks instead. */
 static tess_status encode_metaspace(tokenizer_encoder *e, const char *text, size_t bytes) {
     if (e->blanked_room < bytes + 1) {
         char *bigger = realloc(e->blanked, bytes + 1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tokenizer.model: what the sentencepiece library makes of a text. */
+/* Reads tokenizer.model. The sentencepiece library encodes texts with it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 enum { MODEL_MOST = 64 << 20, PIECE_MOST = 1 << 16 };
 
-/* Control pieces are found by their names, though by none in a text. */
+/* Lists control pieces by name for tokenizer_added. No text is encoded as one. */
 static tess_status add_name(tokenizer *t, int32_t id, const char *name, size_t bytes) {
     added_token *bigger = realloc(t->added, (size_t)(t->n_added + 1) * sizeof *bigger);
     if (!bigger)

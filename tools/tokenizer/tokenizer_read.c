@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tokenizer.json, as the Hugging Face tokenizers library writes it. What would change the tokens and is not done here
- * is refused by its name. */
+/* Reads tokenizer.json as the Hugging Face tokenizers library writes it. It refuses by name each setting that would
+ * change the tokens and is not supported. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,11 +18,11 @@ typedef struct {
     const char *path;
     tokenizer *t;
     json_fields top, model;
-    char *token, *other; /* TOKEN_MOST each */
-    int has_bytes;       /* a ByteLevel was met */
+    char *token, *other; /* TOKEN_MOST bytes each */
+    int has_bytes;       /* a ByteLevel was read */
     int has_template;
-    int32_t n_tokens; /* of the model */
-    int32_t next;     /* what the Hugging Face tokenizers would number a new added token */
+    int32_t n_tokens; /* tokens of the model, without added ones */
+    int32_t next;     /* number that the Hugging Face tokenizers would give a new added token */
 } reading;
 
 static tess_status refuse(const reading *r, const char *part, const char *what) {
@@ -45,7 +45,7 @@ static tess_status bad_at(const reading *r, const json_in *s) {
     return json_file_bad(r->path, s);
 }
 
-/* The next element of an array or value of an object, as fields. */
+/* Reads the next element of an array, or value of an object, as fields. */
 static int next_object(json_in *s, json_fields *out) {
     size_t start = s->at;
     if (!json_in_skip(s))
@@ -60,7 +60,7 @@ static int is_true(const json_fields *f, const char *key) {
 
 typedef tess_status (*element_fn)(reading *, const json_fields *, int depth);
 
-/* Calls `fn` with each object of the array `key`; a missing one has none. */
+/* Calls `fn` with each object of the array `key`. A missing array counts as empty. */
 static tess_status each_object(reading *r, const json_fields *f, const char *key, int depth, element_fn fn) {
     json_in s;
     json_fields *element = malloc(sizeof *element);
@@ -82,7 +82,7 @@ static int stands_for_itself(uint32_t c) {
 }
 
 static int byte_of(uint32_t code) {
-    int other = (int)code - 256; /* of the bytes 0 to 32, 127 to 160 and 173, which do not stand for themselves */
+    int other = (int)code - 256; /* index among bytes 0 to 32, 127 to 160 and 173, which do not stand for themselves */
     if (other < 0)
         return stands_for_itself(code) ? (int)code : -1;
     return other < 33 ? other : other < 67 ? other + 94 : other == 67 ? 173 : -1;
@@ -97,7 +97,8 @@ static int is_of_alphabet(const char *text, size_t bytes) {
     return 1;
 }
 
-/* In place: characters of the alphabet to bytes. 0 when one is none of it, and the text as it was. */
+/* Replaces characters of the alphabet by their bytes in place. Returns 0 and leaves the text if any is not of the
+ * alphabet. */
 static int to_bytes(char *text, size_t *bytes) {
     size_t n = 0;
     if (!is_of_alphabet(text, *bytes))
@@ -121,13 +122,13 @@ int tokenizer_to_characters(char *text, size_t *bytes) {
         *bytes = 1;
         return VOCABULARY_BYTE;
     }
-    if (memchr(text, ' ', *bytes)) /* which no text has */
+    if (memchr(text, ' ', *bytes)) /* no text matches it, since the file has U+2581 for blanks */
         return VOCABULARY_NAME;
     *bytes = tokenizer_blanks(text, *bytes, text);
     return VOCABULARY_WORD;
 }
 
-/* In place: a token as it lies in the vocabulary, and its kind. */
+/* Converts a token in place to the bytes that the vocabulary holds, and returns its kind. */
 static int to_token(const reading *r, char *text, size_t *bytes) {
     if (r->t->characters)
         return tokenizer_to_characters(text, bytes);
@@ -143,7 +144,7 @@ static tess_status add_token(reading *r, uint64_t id, const char *text, size_t b
     return vocabulary_add(&r->t->v, (int32_t)id, text, bytes, kind);
 }
 
-/* A token that is not of the alphabet can come of no word: it is an added one, or never seen. */
+/* No word gives a token outside the alphabet. Such a token is an added one or never used. */
 static tess_status read_token(reading *r, json_in *s) {
     uint64_t id;
     if (!json_in_string(s, r->token, TOKEN_MOST) || !json_in_char(s, ':') || !json_in_uint(s, &id))
@@ -162,13 +163,13 @@ static tess_status read_vocabulary(reading *r) {
         do {
             TRY(read_token(r, &s));
             if (s.at < s.bytes && !strchr(",} \t\r\n", s.text[s.at]))
-                return bad_at(r, &s); /* 1.5 */
+                return bad_at(r, &s); /* a fraction such as 1.5 */
         } while (json_in_if(&s, ','));
     r->next = r->n_tokens;
     return TESS_OK;
 }
 
-/* Two words with a blank between them, or a list of two. */
+/* A merge is two words with a blank between them, or a list of two. */
 static tess_status read_pair(reading *r, json_in *s) {
     if (json_in_if(s, '['))
         return json_in_string(s, r->token, TOKEN_MOST) && json_in_char(s, ',') &&
@@ -270,7 +271,7 @@ static int has_text(const json_fields *f, const char *key, const char *expected)
     return json_fields_text(f, key, text, sizeof text) && strcmp(text, expected) == 0;
 }
 
-/* U+2581 for each blank. */
+/* Returns 1 if the Replace puts U+2581 for each blank. */
 static int replaces_blanks(const json_fields *f) {
     json_fields *pattern = malloc(sizeof *pattern);
     int does = pattern && has_text(f, "content", blank_mark) && json_fields_object(f, "pattern", pattern) &&
@@ -365,7 +366,7 @@ static tess_status read_metaspace(reading *r, const json_fields *f) {
     return use_blanks(r, BLANKS_METASPACE, "Metaspace");
 }
 
-/* Gemma's has nothing to split, since no blank is left. */
+/* Gemma's Split at blanks does nothing, because its normalizer has left no blank. */
 static tess_status read_no_split(reading *r, const json_fields *f) {
     json_fields *pattern = malloc(sizeof *pattern);
     int is_blank = pattern && json_fields_object(f, "pattern", pattern) && has_text(pattern, "String", " ");
@@ -378,7 +379,7 @@ static tess_status read_words(reading *r, const json_fields *f, int depth) {
     type_of(f, type);
     if (strcmp(type, "Sequence") == 0 && depth < DEPTH_MOST)
         return each_object(r, f, "pretokenizers", depth + 1, read_words);
-    if (r->has_bytes) /* it would see characters that stand for bytes */
+    if (r->has_bytes) /* it would see the characters that stand for bytes */
         return refuse(r, "behind ByteLevel the pre_tokenizer", type);
     if (r->t->blanks == BLANKS_NONE && strcmp(type, "Metaspace") == 0)
         return read_metaspace(r, f);
@@ -398,10 +399,10 @@ static tess_status read_words(reading *r, const json_fields *f, int depth) {
 /* ---- behind the words -------------------------------------------------------------------------------- */
 typedef struct {
     json_fields of_template, element, one, all;
-    token_list *to; /* before the text, then behind it */
+    token_list *to; /* t->before until the text's place is read, then t->after */
 } templating;
 
-/* The numbers of a special token, which stand in a list of their own. */
+/* Appends the numbers of a special token. The template names it and a list beside gives the numbers. */
 static tess_status add_special(reading *r, templating *t) {
     json_in ids;
     char name[256];
@@ -457,7 +458,7 @@ static tess_status read_template(reading *r, const json_fields *f) {
     return status;
 }
 
-/* The numbers come before the added tokens, some of which they are. */
+/* Runs after the added tokens are read, because the template may use them. */
 static tess_status check_template(const reading *r) {
     const token_list *lists[] = { &r->t->before, &r->t->after };
     for (int i = 0; i < 2; i++)
@@ -479,8 +480,8 @@ static tess_status read_processor(reading *r, const json_fields *f, int depth) {
 }
 
 /* ---- added tokens ------------------------------------------------------------------------------------ */
-/* Its number is the model's for that text, else the next one, whatever the file says: a file that says another is
- * refused. */
+/* The library gives an added token the model's number for that text, else the next one, and ignores the file's. A file
+ * with another number is refused. */
 static tess_status number_added(reading *r, uint64_t id) {
     size_t bytes = strlen(r->token), n = bytes;
     memcpy(r->other, r->token, bytes);
@@ -582,7 +583,7 @@ tess_status tokenizer_read(const char *path, tokenizer *t) {
         status = tess_fail(TESS_E_NOMEM, "%s: no memory", path);
     else {
         *r = (reading){ .path = path, .t = t, .token = room, .other = room + TOKEN_MOST };
-        if (!utf8_is_whole(text, bytes)) /* what splits text would split characters */
+        if (!utf8_is_whole(text, bytes)) /* splitting such text could cut a character */
             status = bad(r, "it is not UTF-8");
         else if (json_fields_read(&r->top, text, bytes))
             status = read_parts(r);

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* By the first byte: how long the character is and what its second byte may be (Unicode standard, table 3-7). */
+/* The first byte decides the length and the range of the second byte (Unicode standard, table 3-7). */
 static const struct {
     unsigned char first, last, length, least, most;
 } leads[] = {
@@ -29,7 +29,7 @@ size_t utf8_length(const unsigned char *text, size_t bytes, size_t *broken) {
     return leads[row].length;
 }
 
-/* ASCII, eight bytes at a time. */
+/* Returns the length of the leading ASCII. It tests eight bytes at a time. */
 static size_t ascii(const char *text, size_t bytes) {
     size_t at = 0;
     uint64_t word;

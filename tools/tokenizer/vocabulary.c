@@ -11,7 +11,7 @@ static tess_status no_memory(void) {
 }
 
 static tess_status make_room(vocabulary *v, int32_t id, size_t bytes) {
-    if (v->used + bytes >= v->room) { /* with a byte to spare, for an empty token too */
+    if (v->used + bytes >= v->room) { /* one byte to spare, so that an empty token has an address too */
         size_t room = 2 * (v->used + bytes) + 4096;
         char *pool = realloc(v->pool, room);
         if (!pool)
@@ -53,7 +53,7 @@ static uint64_t table_size(uint64_t n) {
     return size;
 }
 
-/* The place of these bytes: theirs, or the free one where they would stand. */
+/* Returns the table entry of these bytes, or the free entry where they belong. */
 static int32_t *place_of_bytes(const vocabulary *v, const char *text, size_t bytes, int kind) {
     uint64_t at = vocabulary_hash(text, bytes) & v->by_bytes_mask;
     for (;; at = (at + 1) & v->by_bytes_mask) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The tokens of BPE: each is some bytes and a number; merges make one of two. */
+/* The tokens of BPE, each a number and its bytes, and the merges that join two tokens to one. */
 #ifndef TOOL_VOCABULARY_H
 #define TOOL_VOCABULARY_H
 #include <stddef.h>
@@ -7,12 +7,13 @@
 #include <tessera/tessera.h>
 
 enum { VOCABULARY_MOST = 1 << 22 };
-/* A word may become the first, no word the second; the third are byte_fallback's, beside characters of one byte. */
+/* A word may become a token of kind WORD, never one of kind NAME. BYTE tokens are byte_fallback's, which may equal a
+ * character of one byte. */
 enum { VOCABULARY_WORD, VOCABULARY_NAME, VOCABULARY_BYTE };
 
 typedef struct {
     uint64_t pair; /* left << 32 | right */
-    int32_t rank;  /* the lesser merges first; -1: the place is free */
+    int32_t rank;  /* lower ranks merge first; -1: the entry is free */
     int32_t id;    /* the token that replaces the pair */
 } vocabulary_merge;
 
@@ -23,27 +24,28 @@ typedef struct {
         size_t at;
         uint32_t bytes;
         uint16_t is_known, kind; /* VOCABULARY_WORD, … */
-    } * tokens;                  /* index: token */
-    int32_t n;                   /* greatest number + 1 */
+    } * tokens;                  /* indexed by token */
+    int32_t n;                   /* greatest token + 1 */
     int32_t tokens_room;
-    int32_t *by_bytes; /* hash table of numbers, -1: free */
+    int32_t *by_bytes; /* hash table of tokens; -1: the entry is free */
     uint64_t by_bytes_mask;
     vocabulary_merge *merges;
     uint64_t merges_mask;
-    int32_t bytes[256]; /* the tokens of single bytes, -1: none */
+    int32_t bytes[256]; /* the token of each single byte, or -1 */
 } vocabulary;
 
-/** Token `id`, which is new and less than VOCABULARY_MOST, is these bytes. TESS_E_NOMEM. Copies. */
+/** Adds token `id` with a copy of these bytes. `id` is new and less than VOCABULARY_MOST. Returns TESS_E_NOMEM without
+ * memory. */
 tess_status vocabulary_add(vocabulary *, int32_t id, const char *text, size_t bytes, int kind);
 int vocabulary_knows(const vocabulary *, int32_t id);
-/** After the last token: the tables, with room for `n` merges. Single bytes are of `byte_kind`. TESS_E_DATA when two
- * tokens are the same. */
+/** Builds the tables after the last token, with room for `n_merges` merges. Single bytes have kind `byte_kind`. Returns
+ * TESS_E_DATA if two tokens are the same. */
 tess_status vocabulary_index(vocabulary *, uint64_t n_merges, int byte_kind);
-/** The number of these bytes, or of that name; -1: there is none. */
+/** Returns the token of that kind with these bytes, or -1. */
 int32_t vocabulary_find(const vocabulary *, const char *text, size_t bytes, int kind);
-/** Merge number `rank`: tokens left and right become `id`. The last of equal pairs counts. */
+/** Adds the merge of tokens `left` and `right` to `id`. Of equal pairs the last counts. */
 void vocabulary_add_merge(vocabulary *, int32_t rank, int32_t left, int32_t right, int32_t id);
-/** The token that the two become, or null. */
+/** Returns the merge of the two tokens, or null. */
 const vocabulary_merge *vocabulary_merge_of(const vocabulary *, int32_t left, int32_t right);
 void vocabulary_free(vocabulary *);
 

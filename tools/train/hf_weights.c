@@ -48,6 +48,32 @@ static tess_status open_one(hf_weights *f, const char *name) {
     return TESS_OK;
 }
 
+void hf_weights_forget(char **paths) {
+    for (char **p = paths; p && *p; p++)
+        free(*p);
+    free(paths);
+}
+
+tess_status hf_weights_files(const char *dir, char ***out) {
+    struct dirent **entries;
+    int n = scandir(dir, &entries, is_weights, by_bytes);
+    if (n < 0)
+        return tess_fail(TESS_E_DATA, "%s: %s", dir, strerror(errno));
+    char **paths = calloc((size_t)n + 1, sizeof *paths);
+    int failed = !paths;
+    for (int i = 0; i < n; i++) {
+        failed = failed || asprintf(&paths[i], "%s/%s", dir, entries[i]->d_name) < 0;
+        free(entries[i]);
+    }
+    free(entries);
+    if (failed) {
+        hf_weights_forget(paths);
+        return tess_fail(TESS_E_NOMEM, "%s: no memory for the names of %d files", dir, n);
+    }
+    *out = paths;
+    return TESS_OK;
+}
+
 static tess_status open_files(hf_weights *f) {
     struct dirent **entries;
     int n = scandir(f->dir, &entries, is_weights, by_bytes);

@@ -24,27 +24,27 @@
 enum { CALLERS = 16, REQUEST = 4096, GIVEN_MS = 2000 /* limit of a request and of its answer */ };
 
 typedef struct {
-    int fd; /* -1: a free place */
+    int fd; /* -1: the entry is free */
     double until;
     size_t n;
     char text[REQUEST];
 } caller;
 
 struct live_page {
-    int kept, listener, stop; /* stop: an event */
+    int kept, listener, stop; /* stop: an eventfd */
     char name[64], url[48], host[2][32];
     pthread_t thread;
     caller callers[CALLERS];
-    char *report; /* the last one that could be made */
+    char *report; /* the last report, or null */
     size_t report_bytes;
-    double made, took; /* time at which the report was made, and duration */
+    double made, took; /* time at which the report was made, and its duration */
 };
 
 /* ---- the report -------------------------------------------------------------------------------------- */
 static tess_status read_report(const live_page *p, char **out, size_t *bytes) {
     char path[32];
     report_run run;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", p->kept); /* opened again: with a place of its own */
+    snprintf(path, sizeof path, "/proc/self/fd/%d", p->kept); /* a new open has an offset of its own */
     FILE *in = fopen(path, "re"), *to = open_memstream(out, bytes);
     tess_status status = in && to ? TESS_OK : tess_fail(TESS_E_SYSTEM, "%s: %s", path, strerror(errno));
     if (status == TESS_OK) {
@@ -60,7 +60,7 @@ static tess_status read_report(const live_page *p, char **out, size_t *bytes) {
     return status;
 }
 
-/* A run of many steps takes long to read: for nine tenths of the time the thread rests. */
+/* A long run's report takes long to make, so the thread rests nine times as long as it works. */
 static void refresh(live_page *p) {
     double now = tool_seconds();
     char *made = NULL;
@@ -82,7 +82,7 @@ static void refresh(live_page *p) {
 }
 
 /* ---- answers ------------------------------------------------------------------------------------------- */
-/* The report is a document within this one, so that what is read stays when the run has ended. */
+/* The report is a document within this one, so it stays readable after the run has ended. */
 static const char shell[] =
     "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>tessera train</title><style>\n"
     ":root{color-scheme:light dark}html,body{margin:0;height:100%}body{display:flex;flex-direction:column}\n"
@@ -107,7 +107,7 @@ static const char shell[] =
     "}\n"
     "look();\n</script></body></html>\n";
 
-/* One who takes nothing does not hold up the end of a run. */
+/* Gives up after GIVEN_MS or at the run's end, so that a caller who reads nothing delays nobody. */
 static void send_all(const live_page *p, int fd, const char *data, size_t bytes) {
     double until = tool_seconds() + GIVEN_MS / 1000.0;
     while (bytes) {
@@ -140,7 +140,8 @@ static void answer_plainly(const live_page *p, int fd, const char *status, const
     answer(p, fd, status, "text/plain", line, strlen(line));
 }
 
-/* A page of another site that a name server sends here says another host. */
+/* A page of another site may reach this server by a name that resolves to it (DNS rebinding). Its Host header then
+ * differs. */
 static int host_is_ours(const live_page *p, const char *request) {
     const char *at = strcasestr(request, "\r\nhost:");
     size_t n;
@@ -211,7 +212,7 @@ static void hear(live_page *p, caller *c) {
     hang_up(c);
 }
 
-/* Waits for callers; 0: it is to stop. */
+/* Waits for callers. Returns 0 if the thread must stop. */
 static int wait_for_callers(live_page *p, struct pollfd fds[CALLERS + 2]) {
     int waiting = 0;
     for (int i = 0; i < CALLERS; i++) {
@@ -277,7 +278,7 @@ static tess_status listen_at(live_page *p, uint16_t port) {
 static tess_status start(live_page *p) {
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* the thread inherits it: signals are the run's */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the thread inherits a full mask, because signals are for the run */
     int failed = pthread_create(&p->thread, NULL, run, p);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return failed ? tess_fail(TESS_E_INVALID, "--watch: no thread: %s", strerror(failed)) : TESS_OK;

@@ -12,7 +12,7 @@
 
 enum { MOST = 4096, MOST_VALUES = 16, MOST_TEXT = 2000, VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 
-/* CRC-32C, as a record's head and body have it. */
+/* CRC-32C, the checksum of a record's head and body. */
 static uint32_t crc32c(const uint8_t *data, size_t bytes) {
     uint32_t crc = ~0u;
     for (size_t i = 0; i < bytes; i++) {
@@ -50,7 +50,7 @@ static void put_key(message *m, uint32_t field, uint32_t type) {
     put_varint(m, field << 3 | type);
 }
 
-/* Little-endian, as all of a record is. */
+/* All numbers of a record are little-endian. */
 static void put_fixed(message *m, uint64_t bits, int bytes) {
     uint8_t out[8];
     for (int i = 0; i < bytes; i++)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* tessera train MODEL: parses, then runs as one rank, or starts several of itself. */
+/* tessera train MODEL: parses the options, then runs as one rank or starts several ranks. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/support/command_line.h"
 #include "tools/support/options.h"
+#include "tools/support/say.h"
 #include "tools/launch/restart.h"
 #include "tools/plan/model_settings.h"
 #include "train.h"
@@ -79,7 +80,25 @@ static const tool_page page = {
     .fallback = plan_fallback,
 };
 
-/* The ranks get the same words; -n means nothing to a rank. */
+/* tessera replay runs a command up to a step: from its own checkpoint, with nothing written but its own ledger. */
+static tess_status take_replay(train_settings *s) {
+    int64_t step = 0;
+    const char *from = tool_option_text("replay-from"), *ledger = tool_option_text("replay-ledger");
+    TRY(tool_option_int("replay", &step));
+    if (!step)
+        return TESS_OK;
+    s->replay = (uint64_t)step;
+    s->save = s->export_to = s->csv = s->tensorboard = s->watch = s->json = s->report = NULL;
+    s->keep_best = 0;
+    if (from && strcmp(from, "none") != 0)
+        s->resume = from;
+    else if (from && train_resumes_checkpoint(s))
+        s->resume = NULL;
+    TRY(tool_settings_set("restarts", "0"));
+    return ledger ? tool_settings_set("ledger", ledger) : TESS_OK;
+}
+
+/* The ranks get the same arguments, because a rank ignores -n. */
 static int start_ranks(const train_settings *settings, int32_t ranks, int argc, char **argv) {
     train_settings adapted = *settings;
     tess_status status = train_resume_adapt(&adapted, ranks);
@@ -114,6 +133,8 @@ int cmd_train(int argc, char **argv) {
         return code;
     tess_status status = train_settings_read(a.model, &settings);
     if (status == TESS_OK)
+        status = take_replay(&settings);
+    if (status == TESS_OK)
         status = tool_option_ranks(65536, &ranks);
     if (status != TESS_OK)
         return tool_report(status);
@@ -124,6 +145,6 @@ int cmd_train(int argc, char **argv) {
         return TOOL_USAGE;
     if (start)
         return start_ranks(&settings, (int32_t)ranks, argc, argv);
-    signal(SIGXFSZ, SIG_IGN); /* a file size limit is a failed write, with a message */
+    signal(SIGXFSZ, SIG_IGN); /* so that a write over the size limit fails with a message */
     return train_rank(&settings);
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* `tessera train`: what its files share. train.c parses and starts ranks; train_rank.c is one rank's run,
- * train_step.c a step of it, train_identity.c what makes two runs the same, train_common.c what its parts share;
- * train_state.c loads, saves and digests parameters; train_output.c prints, train_ledger.c the ledger; train_mnist.c,
- * train_gpt.c, train_lm.c, train_convbn.c and train_linear.c are the tasks.
- */
+/* Declarations that the files of `tessera train` share. train.c parses and starts ranks. train_rank.c runs one rank,
+ * and train_step.c one step. train_identity.c compares runs, and train_common.c holds parts of all tasks. train_state.c
+ * loads, saves and digests parameters. train_output.c prints, and train_ledger.c writes the ledger. The tasks are
+ * train_mnist.c, train_gpt.c, train_lm.c, train_convbn.c and train_linear.c. */
 #ifndef TOOL_TRAIN_H
 #define TOOL_TRAIN_H
 #include <stdio.h>
@@ -31,9 +30,9 @@ typedef struct { /* a model's data and what is done with it */
     /** Loads the data; sets the fields of `task` below. */
     tess_status (*open)(train_run *);
     void (*close)(train_run *);
-    /** The batch of this rank's microbatch k in `step` (from 0). */
+    /** Fills the batch of this rank's microbatch k in `step` (from 0). */
     void (*fill)(const train_run *, uint64_t step, int32_t k, void *batch);
-    /** Evaluation batch i; past the last: an empty one, for ranks with less to do. */
+    /** Fills evaluation batch i. Past the last it fills an empty one, for ranks with fewer batches. */
     void (*fill_eval)(const train_run *, uint64_t i, void *batch);
     /** Runs after training; may be null. */
     tess_status (*finish)(train_run *);
@@ -43,7 +42,7 @@ extern const train_task_ops train_mnist, train_gpt, train_lm, train_convbn, trai
 
 typedef struct {        /* one step's figures; `started` is 0 if there is none */
     uint64_t step;      /* from 1 */
-    double shared[2];   /* loss and request to end: this rank's, after the reduction the mean */
+    double shared[2];   /* loss and request to end: this rank's, then the mean over ranks */
     double rate;        /* learning rate */
     double started;     /* time at which it began */
     double seconds;     /* duration */
@@ -111,7 +110,7 @@ struct train_run {
     train_late late;
     int watched;             /* rank 0 writes spans of the first steps */
     int32_t mirror;          /* steps between images in memory; 0: none */
-    double over;             /* when the latest step was over; 0: never */
+    double over;             /* time at which the latest step ended; 0: none has ended */
     int saving;              /* 1: a checkpoint is being written */
     tess_status save_failed; /* status of the last checkpoint if the disk refused it */
     int interrupted;         /* the signal that ended the loop; 0: none */
@@ -119,6 +118,7 @@ struct train_run {
     int said_not_finite;     /* a loss was NaN or infinite */
     char identity[480];      /* train_identity_make */
     uint64_t held_out;       /* a hash of the first held-out batch, also by it; 0: nothing is held out */
+    char **base;             /* files of the frozen base, null at the end; null: checkpoints hold it */
     char *hf_config;         /* config.json for an exported folder; null: the model belongs to no family */
     /* output, rank 0 only */
     struct {
@@ -142,6 +142,8 @@ struct train_run {
         tensorboard board;             /* file -1: none */
         double step_flops, peak_flops; /* this rank's; 0: unknown */
         double grad_norm, utilisation; /* the latest step's; NAN: unknown */
+        double loss_scale;             /* after it; NAN: losses are not scaled */
+        uint64_t skipped;              /* steps that it was too large for, since the run began */
     } watch;
     train_spans *spans; /* null without JSON */
     tool_progress progress;
@@ -150,19 +152,20 @@ struct train_run {
 /** Runs as one rank of the world that the environment describes. Returns the exit code. */
 int train_rank(const train_settings *);
 
-/** Plans the run for `ranks` ranks and starts nothing: what cannot be is found here once, not on every rank. */
+/** Plans the run for `ranks` ranks and starts nothing, so that one process reports an impossible run before any rank
+ * starts. */
 tess_status train_plan(const train_settings *, int32_t ranks);
 
-/** [C] The same status on every rank: that of the lowest rank that failed, if any. Only that rank has a message; on the
- * others it is empty. */
+/** [C] Returns the same status on every rank: that of the lowest rank that failed, if any. Only that rank has a
+ * message. */
 tess_status train_agree(train_run *, tess_status mine);
-/** [C] One evaluation over all batches. */
+/** [C] Evaluates all batches once. */
 tess_status train_evaluate(train_run *, double *loss, double *accuracy);
 
 /* ---- train_step.c --------------------------------------------------------------------------------- */
 tess_status train_step(train_run *);        /* [C] */
-tess_status train_step_settle(train_run *); /* [C] shows all that were done: before anything but the next step */
-void train_step_forget(train_run *);        /* a rank was lost: what was done is done again */
+tess_status train_step_settle(train_run *); /* [C] shows finished steps; call it before anything but the next step */
+void train_step_forget(train_run *);        /* drops finished steps, because a lost rank makes the run repeat them */
 
 /* ---- train_schedule.c ----------------------------------------------------------------------------- */
 void train_schedule_make(train_run *);               /* call it when the task has set the number of steps */
@@ -186,17 +189,17 @@ void train_feed_forget(train_run *); /* drops the batch read ahead, because this
 void train_feed_close(train_run *);  /* call it before the task's data and the model are freed; safe without open */
 
 /* ---- train_state.c ------------------------------------------------------------------------------ */
-/** A fill for tess_shard from DIR/model.safetensors. */
+/** Opens DIR/model.safetensors as a fill for tess_shard. */
 tess_status train_resume_open(train_run *, const char *dir, void **out);
 tess_status train_resume_fill(void *state, const tess_range *, void *data);
 void train_resume_close(void *state);  /* null is fine */
-tess_status train_export(train_run *); /* [C] to s.export_to */
+tess_status train_export(train_run *); /* [C] exports to s.export_to */
 tess_status train_digest(train_run *); /* [C] */
 
 /* ---- train_identity.c ----------------------------------------------------------------------------- */
-void train_identity_make(train_run *);         /* once the data is open */
-tess_status train_identity_agree(train_run *); /* [C] the same on all ranks, or a line that names both sides */
-/** Says in one line what differs from the run that saved `saved`. */
+void train_identity_make(train_run *);         /* call it when the data is open */
+tess_status train_identity_agree(train_run *); /* [C] fails with a line that names both sides if ranks differ */
+/** Prints in one line the differences from the run that saved `saved`. */
 void train_identity_compare(const train_run *, const char *saved);
 
 /* ---- train_checkpoint.c -------------------------------------------------------------------------- */
@@ -228,19 +231,19 @@ void train_lives_close(train_run *);
 
 /* ---- train_watch.c: does nothing on ranks other than 0 -------------------------------------------- */
 tess_status train_watch_open(train_run *); /* call it when the task has set the number of steps */
-/** Returns the gradient's norm in the last step; NAN: it is not shown or not known. */
+/** Returns the gradient's norm in the last step, or NAN if it is not shown or not known. */
 double train_watch_norm(const train_run *, int shown);
 void train_watch_begin(train_run *); /* call it when the first step is known */
 void train_watch_step(train_run *, const train_step_record *);
-double train_watch_utilisation(const train_run *, double seconds); /* of a step of that duration; NAN: unknown */
+double train_watch_utilisation(const train_run *, double seconds); /* for a step of that duration; NAN: unknown */
 void train_watch_eval(train_run *, double loss, double accuracy);
 double train_watch_median(const train_run *); /* median duration of a step; call it at the end */
 double train_watch_units(const train_run *);  /* samples or tokens of a step, over all ranks */
-tess_status train_watch_finish(train_run *);  /* the CSV file is whole */
+tess_status train_watch_finish(train_run *);  /* completes the CSV file */
 void train_watch_close(train_run *);
 
 /* ---- train_ledger.c ----------------------------------------------------------------------------- */
-/** Around each step; at the one that is written down, they watch it and then write units and ledger points. */
+/** Call these around each step. At the recorded step they observe it, then write units and ledger points. */
 tess_status train_ledger_begin(train_run *);
 tess_status train_ledger_end(train_run *);
 int train_ledger_comes(const train_run *); /* true if this rank has still to run the recorded step */
@@ -248,7 +251,7 @@ void train_ledger_drop(train_run *);
 
 /* ---- train_spans.c: nothing without --json and on ranks other than 0 ----------------------------- */
 tess_status train_spans_start(train_run *); /* [C] unless this process takes a lost rank's place */
-/** [C] At the start and after a recovery: whether one of the ranks has steps to watch. */
+/** [C] Call it at the start and after a recovery. It finds out whether a rank has steps to watch. */
 tess_status train_spans_agree(train_run *);
 /** True if the next step is timed. All ranks then run it call by call, because a recorded step shows no spans. */
 int train_spans_need_calls(const train_run *);
@@ -259,18 +262,18 @@ void train_spans_close(train_run *);
 /* ---- train_sample.c ------------------------------------------------------------------------------ */
 typedef struct {
     int32_t *tokens;
-    uint64_t n, passes, bytes; /* bytes: of keys and values */
-    int is_bytes;              /* tokens are a text's */
+    uint64_t n, passes, bytes; /* bytes: size of keys and values */
+    int is_bytes;              /* tokens are bytes */
     double seconds;
 } train_sample;
-tess_status train_sample_check(const train_run *); /* the prompt; after the task's data is open */
-tess_status train_sample_write(train_run *);       /* [C] s.sample tokens */
+tess_status train_sample_check(const train_run *); /* checks the prompt; call it when the task's data is open */
+tess_status train_sample_write(train_run *);       /* [C] writes s.sample tokens */
 /** Draws one of n tokens with probability proportional to exp(logit / temperature), among logits of at least `least`.
  * `uniform` is in [0, 1). */
 int32_t train_sample_draw(const float *logits, int64_t n, double temperature, float least, double uniform);
 
 /* ---- train_ranks.c ------------------------------------------------------------------------------ */
-/** [C] Rank 0 writes a line about each rank; fails on rank 0 when another has other parameters. */
+/** [C] Rank 0 writes a line about each rank, and fails if another has different parameters. */
 tess_status train_ranks(train_run *);
 
 /* ---- train_output.c: nothing on ranks other than 0 ----------------------------------------------- */
@@ -286,7 +289,7 @@ void train_output_patience(train_run *); /* reports that --patience has ended th
 void train_output_checkpoint(train_run *, const tess_checkpoint_info *);
 void train_output_sample(train_run *, const train_sample *);
 void train_output_recovery(train_run *, const tess_recovery *);
-/** The closing table and the summary object. Fails when JSON could not be written. */
+/** Writes the closing table and the summary object. Fails if JSON could not be written. */
 tess_status train_output_finish(train_run *);
 void train_output_close(train_run *);
 #endif

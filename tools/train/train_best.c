@@ -13,10 +13,10 @@
 void train_best_note(train_run *r) {
     train_best *b = &r->best;
     if (b->n && r->steps_done <= b->last)
-        return; /* repeated after a recovery: it counted then */
+        return; /* repeated after a recovery, and counted before it */
     b->last = r->steps_done;
     double loss = b->n++ ? b->loss : INFINITY;
-    if (!(r->eval_loss < loss)) { /* NaN is no better than anything */
+    if (!(r->eval_loss < loss)) { /* NaN is never better */
         b->loss = loss;
         b->without++;
         return;
@@ -30,7 +30,7 @@ int train_best_is_now(const train_run *r) {
     return r->best.n && isfinite(r->best.loss) && r->best.step == r->steps_done;
 }
 
-/* A run that a recovery took back behind its last evaluation comes to it again, and ends there. */
+/* A recovery may go back behind the last evaluation. The run then ends when it reaches that again. */
 int train_best_stops(const train_run *r) {
     return r->s.patience && r->best.without >= r->s.patience && r->steps_done >= r->best.last;
 }
@@ -48,7 +48,7 @@ void train_best_words(const train_run *r, char out[TRAIN_BEST_BYTES]) {
                  b->step, b->without, b->last, b->n, r->held_out);
 }
 
-/* Whether both runs learn from the same data. */
+/* Returns 1 if both runs train on the same data. */
 static int same_data(const train_run *r, const char *saved) {
     static const char key[] = " data=";
     const char *mine = strstr(r->identity, key), *theirs = strstr(saved, key);
@@ -59,7 +59,7 @@ void train_best_take(train_run *r, const char *saved) {
     static const char key[] = " best=";
     const char *at = strstr(saved, key), *config = strstr(saved, " config=");
     train_best b = { .n = 0 };
-    uint64_t held_out; /* a loss on other data is no measure */
+    uint64_t held_out; /* a loss on other held-out data does not compare */
     if (at && (!config || at < config) && same_data(r, saved) &&
         sscanf(at + sizeof key - 1, "%lf/%" SCNu64 "/%" SCNu64 "/%" SCNu64 "/%" SCNu64 "/%" SCNx64, &b.loss, &b.step,
                &b.without, &b.last, &b.n, &held_out) == 6 &&
@@ -67,7 +67,7 @@ void train_best_take(train_run *r, const char *saved) {
         r->best = b;
 }
 
-/* A process in a lost rank's place knows nothing, and has zeros; the others all have the same. */
+/* A process that replaces a lost rank has zeros, and all others have the same values. */
 tess_status train_best_share(train_run *r) {
     train_best *b = &r->best;
     double all[] = { b->n ? -b->loss : -INFINITY, (double)b->step, (double)b->without, (double)b->last, (double)b->n };

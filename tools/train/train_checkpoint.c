@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Checkpoints of a training run: where it goes on, what it saves and when, and what a signal asks for. Data, schedule
- * and random numbers are functions of the step and the seed, so that the step is their place. */
+/* Checkpoints of a training run: where it resumes, what it saves and when, and what a signal asks for. Data, schedule
+ * and random numbers depend on step and seed only, so the step is enough to resume them. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -38,10 +38,11 @@ tess_status train_resume_load(train_run *r) {
     tess_checkpoint_load_options o = {
         .struct_size = sizeof o, .path = r->s.resume, .common = was.text, .common_bytes = sizeof was.text - 1
     };
+    o.base = (const char *const *)r->base;
     tess_checkpoint_info info = { .struct_size = sizeof info };
     tess_status status = tess_checkpoint_load(r->t, &o, &info);
     if (status == TESS_E_DATA && r->rank != 0)
-        return tess_fail(status, "%s", ""); /* rank 0 says it */
+        return tess_fail(status, "%s", ""); /* rank 0 prints the message */
     if (status != TESS_OK)
         return status;
     train_identity_compare(r, was.text);
@@ -52,7 +53,7 @@ tess_status train_resume_load(train_run *r) {
     return TESS_OK;
 }
 
-/* The manifest that a run will most likely go on from; 0 when there is none to read. */
+/* Reads the manifest from which a run will most likely resume. Returns 0 if there is none. */
 static int peek(const char *resume, tess__manifest *out) {
     char path[PATH_MAX];
     uint64_t *steps = NULL, n = 0;
@@ -89,8 +90,8 @@ static tess_status set_number(const char *key, int64_t value) {
     return tool_settings_set(key, text);
 }
 
-/* How many microbatches a step had on the ranks of the first life. `was`: the ranks that saved what the run goes on
- * from. */
+/* Returns the microbatches of a step on the first life's ranks. `was` is the number of ranks that saved the
+ * checkpoint. */
 static uint64_t microbatches_of(const train_settings *s, uint64_t first, uint64_t *was) {
     tess__manifest m;
     uint64_t all = first * (uint64_t)s->accum;
@@ -157,8 +158,9 @@ static tess_status check_folder(const train_run *r) {
  * replaces a lost rank skips this, because the others have done it. */
 static tess_status take_folder(const train_run *r) {
     tess_checkpoint_options o = { .struct_size = sizeof o, .flags = TESS_CHECKPOINT_PREPARE, .dir = r->s.save };
+    o.base = (const char *const *)r->base;
     tess_status status = r->joins ? TESS_OK : tess_checkpoint_save(r->t, &o);
-    return status == TESS_E_DATA && r->rank != 0 ? tess_fail(status, "%s", "") : status; /* rank 0 says it */
+    return status == TESS_E_DATA && r->rank != 0 ? tess_fail(status, "%s", "") : status; /* rank 0 prints the message */
 }
 
 tess_status train_save_open(train_run *r) {
@@ -177,7 +179,7 @@ int train_asked_to_end(const train_run *r) {
     return r->s.save ? asked_to_end : 0;
 }
 
-/* The disk's refusals do not end the run: the checkpoints before stand. */
+/* A failure of the disk does not end the run, because earlier checkpoints remain. */
 static tess_status note_outcome(train_run *r, tess_status status) {
     r->save_failed = status;
     if (status != TESS_E_DATA)
@@ -206,7 +208,8 @@ tess_status train_save(train_run *r) {
                                   .keep = r->s.keep,
                                   .common = identity.text,
                                   .common_bytes = strlen(identity.text),
-                                  .score = train_best_score(r) };
+                                  .score = train_best_score(r),
+                                  .base = (const char *const *)r->base };
     TRY(finish_save(r)); /* ends the previous save */
     tess_status status = tess_checkpoint_save(r->t, &o);
     r->saving = status == TESS_OK;

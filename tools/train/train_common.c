@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Shared by a run's tasks and its loop: agreement of the ranks, and one evaluation. */
+/* Functions that a run's tasks and its loop share: agreement of the ranks, and one evaluation. */
 #include "train.h"
 
 #include <limits.h>
@@ -10,10 +10,10 @@
 
 tess_status train_agree(train_run *r, tess_status mine) {
     int first = r->rank;
-    if (r->joins) /* the others are past this */
+    if (r->joins) /* the others have done this before */
         return mine;
     tess_status status = tess_agree(r->t, mine);
-    if (status != TESS_OK && r->ranks > 1) /* "rank 2: …" is left to rank 2 to say */
+    if (status != TESS_OK && r->ranks > 1) /* the rank that failed prints its message itself */
         sscanf(tess_last_error(), "rank %d:", &first);
     return first == r->rank ? status : tess_fail(status, "%s", "");
 }

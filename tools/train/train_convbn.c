@@ -27,7 +27,7 @@ static void convbn_close(train_run *r) {
     (void)r;
 }
 
-/* Microbatch `index`: uniform numbers of mean 0 and deviation 1. */
+/* Fills microbatch `index` with uniform numbers of mean 0 and deviation 1. */
 static void fill_images(const train_run *r, uint64_t index, void *batch) {
     uint64_t size = (uint64_t)r->m->options.image_size, elems = (uint64_t)r->m->options.batch * size * size * 3;
     float *image = convbn_images(batch);
@@ -44,12 +44,12 @@ static void convbn_fill(const train_run *r, uint64_t step, int32_t k, void *batc
     fill_images(r, first + tool_sampler_slot(&r->task.sampler, r->rank, k), batch);
 }
 
-/* Batches that training has not seen. */
+/* Fills a batch that training has not seen. */
 static void convbn_fill_eval(const train_run *r, uint64_t i, void *batch) {
     fill_images(r, (UINT64_C(1) << 63) + i, batch);
 }
 
-/* One batch per rank with the running statistics; there is nothing to be right about, so only the loss is shown. */
+/* Runs one batch per rank with the running statistics. Noise has no right answer, so only the loss is shown. */
 static tess_status convbn_finish(train_run *r) {
     double loss, ignored;
     r->task.eval_batches = (uint64_t)r->ranks;

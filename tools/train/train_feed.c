@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Batches for a device: two, in memory that its copies reach directly. While one is being worked on, a thread fills the
- * other, so that reading data costs the step nothing: a batch is read long before it is filled again, as every pass
- * ends with its result, which comes after it in the stream. For the CPU, whose cores are busy, there is one batch and
- * no thread.
- */
+/* Two batches for a device, in memory that its copies reach directly. A thread fills one while the device uses the
+ * other, so reading data costs the step nothing. A batch is never filled before it is read: each pass ends with its
+ * result, which comes later in the stream. The CPU's cores are busy, so it has one batch and no thread. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

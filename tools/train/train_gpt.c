@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A byte-level language model. */
+/* Trains a byte-level language model. */
 #include <string.h>
 
 #include "train.h"
@@ -48,7 +48,7 @@ static void gpt_fill_eval(const train_run *r, uint64_t i, void *batch) {
         uint64_t window = i * (uint64_t)rows + (uint64_t)row;
         int64_t predictions;
         if (window >= windows)
-            break; /* only the last window is short, so what counts is a run of positions from the first */
+            break; /* only the last window is short, so the targets are its first positions */
         const unsigned char *bytes = tool_text_valid_window(&r->task.text, window, context, &predictions);
         memcpy(gpt_text(batch) + row * (context + 1), bytes, (size_t)predictions + 1);
         count += predictions;

@@ -10,7 +10,7 @@
 #include <tessera/tessera.h>
 #include "train.h"
 
-enum { PROBES = 16, PROBED_BYTES = 1 << 20, WORDS = 480 }; /* WORDS: what tess_agree hands on */
+enum { PROBES = 16, PROBED_BYTES = 1 << 20, WORDS = 480 }; /* WORDS: bytes that tess_agree passes on */
 
 /* FNV-1a. */
 static uint64_t hash_on(uint64_t hash, const unsigned char *data, size_t bytes) {
@@ -19,8 +19,8 @@ static uint64_t hash_on(uint64_t hash, const unsigned char *data, size_t bytes) 
     return hash;
 }
 
-/* A hash of the run's first batches, as one rank would draw them, whatever the seed: paths may differ from host to
- * host, and files may be larger than anybody wants to read. */
+/* Hashes the run's first batches as one rank would draw them with any seed. Paths may differ between hosts, and files
+ * may be too large to read whole. */
 static uint64_t data_hash(const train_run *r) {
     train_run one = *r;
     uint64_t hash = 14695981039346656037u;
@@ -41,7 +41,8 @@ static uint64_t held_out_hash(train_run *r) {
     return hash_on(14695981039346656037u, r->batch, r->m->desc.input_bytes);
 }
 
-/* Left to the number of steps, or to the rate, when it is not set: these may change, and are words of their own. */
+/* Gives "auto" for a value that follows from the number of steps or the rate, because those may change and have words
+ * of their own. */
 static const char *given(double value, char out[24]) {
     snprintf(out, 24, "%.9g", value);
     return value < 0 ? "auto" : out;
@@ -65,7 +66,7 @@ void train_identity_make(train_run *r) {
              s->lora ? s->lora : "");
 }
 
-/* The word of that key; its length, 0: there is none. */
+/* Finds the word of that key and returns its length, or 0. */
 static size_t word_of(const char *words, const char *key, size_t key_bytes, const char **word) {
     for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ') {
         *word = at;
@@ -93,7 +94,7 @@ static int differing(const char *mine, const char *theirs, const char *but, char
     return n;
 }
 
-/* Rank 0's words come to all as the text of a failure. */
+/* tess_agree passes rank 0's words to all as the text of a failure. */
 static tess_status hear_first(train_run *r, char out[WORDS]) {
     static const char from[] = "rank 0: ";
     tess_status status = tess_agree(r->t, r->rank == 0 ? tess_fail(TESS_E_INVALID, "%s", r->identity) : TESS_OK);
@@ -117,7 +118,7 @@ tess_status train_identity_agree(train_run *r) {
 
 void train_identity_compare(const train_run *r, const char *saved) {
     char mine[WORDS], was[WORDS];
-    /* Loading names other microbatches itself. */
+    /* Loading itself reports a changed number of microbatches. */
     if (r->rank == 0 && differing(r->identity, saved, "steps= microbatches=", mine, was))
         tool_say(SAY_WARNING, "--resume: this run has %s, the one that saved had %s: other bits from here on", mine,
                  was);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The second step of a run, or the first when there is only one, as the ledger saw it: events on rank 0. */
+/* Writes the events of a run's second step, or of its only one, from the ledger. Rank 0 writes them. */
 #include <stdlib.h>
 
 #include "tools/plan/plan.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The 3x3 linear layer of PyTorch's uneven-sharding test: prints output and updated weight, and holds them against the
- * closed form where there is one. */
+/* The 3x3 linear layer of PyTorch's uneven-sharding test. It prints output and updated weight, and compares them with
+ * the closed form where there is one. */
 #include <math.h>
 #include <string.h>
 

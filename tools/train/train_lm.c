@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Language models of tokens. */
+/* Trains language models of tokens. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 enum { EVAL_WINDOWS = 256 };
 
-/* The first file that says which tokenizer made the model's tokens; 0: none is known. */
+/* Finds the first file that says which tokenizer made the model's tokens. Returns 0 if there is none. */
 static int find_tokenizer(const train_run *r, char file[PATH_MAX]) {
     const char *const from[] = { r->s.folder, r->s.config, train_resumes_checkpoint(&r->s) ? NULL : r->s.resume };
     if (r->s.tokenizer)
@@ -23,7 +23,7 @@ static int find_tokenizer(const train_run *r, char file[PATH_MAX]) {
     return 0;
 }
 
-/* A folder with files of another kind has none that is known. */
+/* A tokenizer of another kind counts as unknown. */
 static tess_status open_tokenizer(train_run *r) {
     char file[PATH_MAX];
     if (r->task.tokenizer || !find_tokenizer(r, file))
@@ -31,7 +31,7 @@ static tess_status open_tokenizer(train_run *r) {
     return r->s.tokenizer || tokenizer_reads(file) ? tokenizer_open(file, &r->task.tokenizer) : TESS_OK;
 }
 
-/* Bytes are tokens only of a model that has the 256 of them and no tokenizer, which would give them other numbers. */
+/* Bytes serve as tokens only if the model has all 256 and no tokenizer. A tokenizer would give them other numbers. */
 static tess_status check_bytes(const train_run *r, const char *data, int64_t vocabulary) {
     char tokenizer[PATH_MAX];
     if (find_tokenizer(r, tokenizer))
@@ -88,13 +88,10 @@ static tess_status open_text(train_run *r, int64_t vocabulary) {
     return TESS_OK;
 }
 
-/* Tokens say by one of them where a document ends. */
+/* --pack needs a token that ends a document, or it cannot tell where documents begin. */
 static tess_status check_pack(train_run *r) {
     if (!r->s.pack)
         return TESS_OK;
-    if (r->m->o->t->mem != TESS_MEM_HOST)
-        return tess_fail(TESS_E_UNSUPPORTED,
-                         "--pack is on, which attention on this device does not know: --device cpu");
     TRY(open_tokenizer(r));
     if (r->task.tokenizer && tokenizer_end(r->task.tokenizer) >= 0)
         return TESS_OK;
@@ -161,7 +158,7 @@ static void lm_close(train_run *r) {
     tokenizer_close(r->task.tokenizer);
 }
 
-/* Window number g of the run: of epoch g / windows, in that epoch's order. */
+/* Returns the run's window number g, which belongs to epoch g / windows and follows that epoch's order. */
 static uint64_t window_at(const train_run *r, uint64_t g) {
     const tool_sampler *s = &r->task.sampler;
     return tool_sampler_at(s, g / s->samples, g % s->samples);

@@ -15,7 +15,7 @@
 /* ---- starting values --------------------------------------------------------------------------------- */
 typedef struct {
     const model *m;
-    tool_safetensors *file; /* null: adapters begin anew */
+    tool_safetensors *file; /* null: adapters get new values */
     char path[PATH_MAX];
     tess_range_fn fill;
     void *user;
@@ -135,7 +135,7 @@ tess_status train_lora_export(train_run *r) {
     return train_agree(r, x.file ? tool_safetensors_commit(x.file) : TESS_OK);
 }
 
-/* ---- merged ------------------------------------------------------------------------------------------ */
+/* ---- merging ----------------------------------------------------------------------------------------- */
 struct train_lora_merge {
     const model *m;
     float **adapters;       /* index: parameter; null: no adapter */
@@ -145,7 +145,7 @@ struct train_lora_merge {
     int32_t param;          /* the parameter that the codes belong to */
     float scale;
 };
-enum { RUN_ELEMS = 1024, PART_ELEMS = 4 * 65536 /* of what tess_each_full gives at once, in blocks of 4-bit codes */ };
+enum { RUN_ELEMS = 1024, PART_ELEMS = 4 * 65536 /* room for a range's blocks of 4-bit codes */ };
 
 static tess_status keep_adapter(void *user, const tess_range *r, void *data) {
     const train_lora_merge *g = user;
@@ -186,7 +186,7 @@ tess_status train_lora_merge_open(train_run *r, train_lora_merge **out) {
     return status;
 }
 
-/* The adapter's A beside matrix i; -1: it has none. B is behind it. */
+/* Returns the index of the adapter's A for matrix i, or -1. B follows A. */
 static int32_t adapter_of(const model *m, int32_t i) {
     char name[MODEL_NAME + 16];
     const char *whole = m->desc.params[i].name;
@@ -200,7 +200,8 @@ static int32_t adapter_of(const model *m, int32_t i) {
     return -1;
 }
 
-/* part[0 … n) += scale · (B A)[row][column …], within a row; each sum in the order of the rank. */
+/* Adds scale · (B A)[row][column …] to part[0 … n), within one row. Each sum runs in the order of the rank's
+ * components. */
 static void add_run(const train_lora_merge *g, int32_t a, uint64_t row, uint64_t column, uint64_t n, float *part) {
     uint64_t rank = (uint64_t)g->m->desc.params[a].shape[0], inputs = (uint64_t)g->m->desc.params[a].shape[1];
     float sums[RUN_ELEMS] = { 0 };
@@ -223,7 +224,7 @@ static void add_product(const train_lora_merge *g, int32_t a, uint64_t first, ui
     }
 }
 
-/* Decodes complete blocks; the rest waits for the next range. */
+/* Decodes complete blocks. The rest waits for the next range. */
 static uint64_t read_blocks(train_lora_merge *g, const tess_range *r, const void *data) {
     const model_param *p = &g->m->desc.params[r->tag];
     uint64_t bytes = (uint64_t)stored_block_bytes(p->stored);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The digits of MNIST, or drawn ones. As in PyTorch's FSDP tutorial. */
+/* Trains on the digits of MNIST or on drawn ones, as PyTorch's FSDP tutorial does. */
 #include <string.h>
 
 #include "tools/train/data/digits.h"
 #include "train.h"
 #include "tools/support/say.h"
 
-#define TEST_INDEX (UINT64_C(1) << 40) /* drawn test digits are numbered from here: none is trained on */
+#define TEST_INDEX (UINT64_C(1) << 40) /* drawn test digits have numbers from here on, so training sees none */
 
 static tess_status load(train_run *r) {
     if (!r->s.data) {
@@ -45,7 +45,7 @@ static void mnist_close(train_run *r) {
     tool_idx_free(&r->task.test_set);
 }
 
-/* One sample into row `row` of the batch; pixels null: drawn. */
+/* Copies or draws one sample into row `row` of the batch. If `pixels` is null, it draws. */
 static void put_sample(const train_run *r, const tool_idx *set, uint64_t index, uint64_t drawn, int64_t row,
                        void *batch) {
     unsigned char own[TOOL_IDX_PIXELS];
@@ -81,7 +81,7 @@ static void mnist_fill_eval(const train_run *r, uint64_t i, void *batch) {
         if (index < r->task.n_test)
             count++;
         else
-            index = 0; /* padding: any sample */
+            index = 0; /* padding may be any sample */
         put_sample(r, &r->task.test_set, index, TEST_INDEX + index, row, batch);
     }
     *(model_batch *)batch = (model_batch){ .count = (uint32_t)count };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Output of rank 0: progress, a closing table, JSON. */
+/* Output of rank 0: progress, a closing table and JSON. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -80,7 +80,7 @@ void train_output_end(train_run *r) {
         r->json_failed = 1;
 }
 
-/* The choices of the engine, "auto" resolved. */
+/* Returns the engine's choices with "auto" resolved. */
 static tess_info info_of(const train_run *r) {
     tess_info info = { .struct_size = sizeof info };
     tess_info_get(r->t, &info);
@@ -151,7 +151,7 @@ void train_output_step(train_run *r, const train_step_record *of) {
     tool_progress_show(&r->progress,
                        &(tool_progress_point){ of->step, units, r->loss, stats.live_bytes[TESS_DOMAIN_DEVICE],
                                                stats.peak_bytes[TESS_DOMAIN_DEVICE], r->watch.grad_norm,
-                                               r->watch.utilisation });
+                                               r->watch.utilisation, r->watch.loss_scale, r->watch.skipped });
     json_out *j = train_output_begin(r, "step");
     if (!j)
         return;
@@ -161,6 +161,10 @@ void train_output_step(train_run *r, const train_step_record *of) {
     json_double(j, "seconds", of->seconds);
     put_number(j, "grad_norm", r->watch.grad_norm);
     put_number(j, "flop_utilisation", r->watch.utilisation);
+    if (!isnan(r->watch.loss_scale)) {
+        json_double(j, "loss_scale", r->watch.loss_scale);
+        json_uint(j, "overflows", r->watch.skipped);
+    }
     train_output_end(r);
 }
 
@@ -195,7 +199,6 @@ void train_output_patience(train_run *r) {
                           r->steps_done, r->best.without, r->best.loss, r->best.step);
 }
 
-/* A terminal gets printable ASCII, newlines and tabs as they are; all else as a dot. */
 void train_output_checkpoint(train_run *r, const tess_checkpoint_info *info) {
     json_out *j = &r->json;
     if (!train_output_json(r))
@@ -228,11 +231,12 @@ void train_output_recovery(train_run *r, const tess_recovery *got) {
     train_output_end(r);
 }
 
+/* A terminal gets printable ASCII, newlines and tabs. Other bytes become dots. */
 static int is_shown(int32_t c) {
     return (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t';
 }
 
-/* The text of a token. Without a tokenizer that is its number. */
+/* Returns a token's text, or its number if there is no tokenizer. */
 static const char *token_text(const train_run *r, const train_sample *s, uint64_t i, char number[16], size_t *bytes) {
     if (r->task.tokenizer && !s->is_bytes)
         return tokenizer_text(r->task.tokenizer, s->tokens[i], bytes);
@@ -242,7 +246,8 @@ static const char *token_text(const train_run *r, const train_sample *s, uint64_
     return number;
 }
 
-/* The sample as text, for people with the printable characters of byte-level models alone. The caller frees it. */
+/* Returns the sample as text. With `printable`, byte-level models give printable characters only. The caller frees
+ * it. */
 static char *sample_text(const train_run *r, const train_sample *s, int printable) {
     char *text = NULL, number[16];
     size_t size, n;
@@ -303,7 +308,7 @@ static void put_allocations(json_out *j) {
     json_object_end(j);
 }
 
-/* The most that this process had in memory. */
+/* Returns the most memory that this process has had resident. */
 static uint64_t resident_bytes(void) {
     struct rusage usage;
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss * 1024 : 0;
@@ -352,6 +357,10 @@ static void put_summary(train_run *r, const tess_stats *stats) {
     json_uint(j, "steps", r->steps_done);
     train_lives_summary(r);
     json_uint(j, "steps_skipped", stats->n_skipped);
+    if (stats->loss_scale > 0) {
+        json_double(j, "loss_scale", stats->loss_scale);
+        json_uint(j, "overflows", stats->n_overflows);
+    }
     put_number(j, "loss", r->loss);
     put_number(j, "accuracy", r->accuracy);
     json_double(j, "seconds", r->seconds);
@@ -379,7 +388,7 @@ static void print_memory(train_run *r, const char *name, uint64_t peak, uint64_t
     table_row(r, name, text);
 }
 
-/* Memory that backends allocate on their own; never part of the figures above. */
+/* Prints memory that backends allocate themselves. The figures above exclude it. */
 static void print_libraries(train_run *r) {
     tool_alloc_library l;
     char size[32], text[160];
@@ -393,7 +402,7 @@ static void print_libraries(train_run *r) {
     table_row(r, "resident set, peak", text);
 }
 
-/* Speed goes by the median of a step, as in the summary and in a report. */
+/* The speed follows from the median step, as in the summary and the report. */
 static void print_speed(train_run *r) {
     double median = train_watch_median(r);
     char text[128];
@@ -417,6 +426,11 @@ static void print_table(train_run *r, const tess_stats *stats) {
     if (!isnan(r->eval_loss)) {
         snprintf(text, sizeof text, "%.4f, accuracy %.2f %%", r->eval_loss, 100 * r->accuracy);
         table_row(r, r->task.steps_per_epoch ? "test loss" : "validation loss", text);
+    }
+    if (stats->loss_scale > 0) {
+        snprintf(text, sizeof text, "%.9g, and %" PRIu64 " steps left out that overflowed", stats->loss_scale,
+                 stats->n_overflows);
+        table_row(r, "loss scale", text);
     }
     print_memory(r, "device memory, peak", stats->peak_bytes[TESS_DOMAIN_DEVICE],
                  stats->planned_peak_bytes[TESS_DOMAIN_DEVICE]);

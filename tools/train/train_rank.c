@@ -33,24 +33,29 @@ static int is_kept(const train_run *r, uint64_t done) {
 }
 
 static int evaluates(const train_run *r, uint64_t done) {
-    return done == r->task.steps || (r->task.eval_every && done % r->task.eval_every == 0);
+    return !r->s.replay && (done == r->task.steps || (r->task.eval_every && done % r->task.eval_every == 0));
 }
 
-/* Asked after the evaluation, if there was one. */
+/* Call it after the step's evaluation, if there is one. */
 static int saves(const train_run *r, uint64_t done) {
     int is_end = done == r->task.steps || r->interrupted || train_best_stops(r);
     return r->s.save &&
            (is_end || (r->s.save_every && done % r->s.save_every == 0) || (r->s.keep_best && train_best_is_now(r)));
 }
 
+/* A replay keeps the schedule of the whole run and ends early. */
+static uint64_t last_step(const train_run *r) {
+    return r->s.replay && r->s.replay < r->task.steps ? r->s.replay : r->task.steps;
+}
+
 static tess_status train_loop(train_run *r) {
-    if (r->steps_done >= r->task.steps || train_best_stops(r))
+    if (!r->s.replay && (r->steps_done >= r->task.steps || train_best_stops(r)))
         TRY(evaluate(r));
-    while (r->steps_done < r->task.steps && !r->interrupted && !train_best_stops(r)) {
+    while (r->steps_done < last_step(r) && !r->interrupted && !train_best_stops(r)) {
         TRY(train_ledger_begin(r));
         TRY(train_step(r));
         uint64_t done = r->steps_done;
-        if (done == r->task.steps || r->interrupted || is_kept(r, done))
+        if (done == last_step(r) || r->interrupted || is_kept(r, done))
             TRY(train_step_settle(r));
         TRY(train_ledger_end(r));
         if (evaluates(r, done))
@@ -64,7 +69,7 @@ static tess_status train_loop(train_run *r) {
 }
 
 /* ---- setting up -------------------------------------------------------------------------------- */
-/* config.json, as an export or a checkpoint will have it. */
+/* Makes the model with the config.json that an export or a checkpoint will have. */
 static tess_status make_model(train_run *r) {
     TRY(model_run_make(&r->s, 0, &r->model_options, &r->m));
     if (!hf_knows(r->s.model))
@@ -121,10 +126,12 @@ static tess_status shard_from_folder(train_run *r, const char *dir) {
 static tess_status shard(train_run *r) {
     void *resume = NULL;
     TRY(model_declare(r->t, r->m));
+    if (r->s.lora && r->s.folder)
+        TRY(train_agree(r, hf_weights_files(r->s.folder, &r->base)));
     if (r->joins) /* another rank sends its shard */
         return tess_shard(r->t, NULL, NULL);
     if (train_resumes_checkpoint(&r->s)) {
-        TRY(tess_shard(r->t, NULL, NULL));
+        TRY(r->base ? shard_from_folder(r, r->s.folder) : tess_shard(r->t, NULL, NULL));
         return train_resume_load(r);
     }
     if (r->s.lora && r->s.resume)
@@ -150,10 +157,10 @@ static tess_status open_task(train_run *r) {
     return train_sample_check(r);
 }
 
-/* Trains from the current step to the end, through recoveries. */
+/* Trains from the current step to the end and recovers from lost ranks. */
 static tess_status train_to_end(train_run *r) {
     TRY(train_loop(r));
-    if (r->interrupted)
+    if (r->interrupted || r->s.replay)
         return TESS_OK;
     if (r->ops->finish)
         TRY(r->ops->finish(r));
@@ -164,7 +171,7 @@ static tess_status train_to_end(train_run *r) {
     return train_ranks(r);
 }
 
-/* Up to the first step. Ranks agree on what may fail on one of them alone. */
+/* Runs all that precedes the first step. Ranks agree after each part that may fail on one of them alone. */
 static tess_status begin(train_run *r) {
     tool_world world = { .ranks = 1 };
     TRY(train_restart_resume(&r->s));
@@ -176,6 +183,7 @@ static tess_status begin(train_run *r) {
     TRY(train_agree(r, train_output_open(r)));
     TRY(train_agree(r, open_task(r)));
     TRY(train_identity_agree(r));
+    TRY(tess_proof_words(r->t, r->identity));
     TRY(train_agree(r, train_watch_open(r)));
     TRY(shard(r));
     TRY(train_feed_open(r));
@@ -198,7 +206,7 @@ static tess_status run(train_run *r) {
     tess_status status = recover_and_go_on(r);
     while (status == TESS_E_LOST)
         status = recover_and_go_on(r);
-    if (status != TESS_OK || r->interrupted)
+    if (status != TESS_OK || r->interrupted || r->s.replay)
         return status;
     if (r->rank == 0)
         TRY(train_output_finish(r));
@@ -245,8 +253,8 @@ int train_rank(const train_settings *settings) {
     train_ledger_drop(&r);
     train_spans_close(&r);
     train_watch_close(&r);
-    int others_say_it = status == TESS_E_NOT_FINITE && r.rank != 0;  /* rank 0 has it too, or hears of it */
-    if (status != TESS_OK && !others_say_it && tess_last_error()[0]) /* "" when another rank says it */
+    int others_say_it = status == TESS_E_NOT_FINITE && r.rank != 0;  /* rank 0 has the failure too, or learns of it */
+    if (status != TESS_OK && !others_say_it && tess_last_error()[0]) /* "" if another rank prints the message */
         code = tool_report(status);
     if (code == TOOL_OK)
         code = r.interrupted ? 128 + r.interrupted : tess_exit_code(r.save_failed);
@@ -258,6 +266,7 @@ int train_rank(const train_settings *settings) {
     model_destroy(r.m);
     free(r.batch);
     free(r.result);
+    hf_weights_forget(r.base);
     free(r.hf_config);
     return code;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Measurements of every rank, collected at the end: rank 0 writes one line for each, and a replica that
- * ended with other parameters is an error. */
+/* Collects measurements of every rank at the end. Rank 0 writes one line for each. A replica that ended with different
+ * parameters is an error. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* After the loss of a rank a run continues from images in memory. The step determines data, schedule and random
- * numbers, so nothing else has to go back. */
+/* After the loss of a rank, a run continues from images in memory. The step determines data, schedule and random
+ * numbers, so only the images need to be restored. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -62,5 +62,5 @@ tess_status train_recover(train_run *r) {
     train_watch_begin(r);
     TRY(tess_ledger_hook(r->t, NULL, NULL));
     TRY(train_best_share(r));
-    return train_spans_agree(r); /* TESS_E_LOST when another one is lost meanwhile */
+    return train_spans_agree(r); /* TESS_E_LOST if another rank is lost meanwhile */
 }

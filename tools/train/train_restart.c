@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Runs of several lives: what rank 0 keeps in TESSERA_RESTART_FILE from one to the next, for the summary. */
+/* A run may have several lives. Rank 0 keeps figures for the summary in TESSERA_RESTART_FILE from one life to the
+ * next. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -16,8 +17,8 @@
 struct train_lives {     /* layout of the shared file, which begins as zeros */
     uint64_t steps_done; /* first, because the launcher reads it as progress */
     uint64_t steps_repeated, recoveries;
-    double stopped, seconds_lost; /* stopped: end of the last step, by the clock that all processes share */
-    int32_t begun;                /* each rank sets it in the file of its host */
+    double stopped, seconds_lost; /* stopped: end of the last step, by a clock that all processes share */
+    int32_t begun;                /* each rank sets it in its host's file */
 };
 
 static double now(void) {
@@ -26,7 +27,7 @@ static double now(void) {
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
-/* `ranks`: of the first life. */
+/* `ranks` are those of the first life. */
 static tess_status read_restarts(int64_t *n, int64_t *ranks) {
     *n = 0;
     TRY(tool_option_int("restart", n));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Text or tokens that a language model writes after training. One sequence, a position at a time, with its keys and
- * values kept. Every rank writes the same, as the parameters are spread over all. */
+/* Writes text or tokens of a language model after training. It generates one sequence, one position at a time, and
+ * keeps keys and values. Every rank generates the same, because the parameters are sharded over all. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -38,7 +38,7 @@ static tess_status pass(writer *w, const model_batch *head) {
     return model_run(r->t, r->m, &run);
 }
 
-/* Logits after the window into r->result. */
+/* Computes the logits after the window into r->result. */
 static tess_status look(writer *w) {
     for (; w->done < w->n; w->done++) {
         put_token(w, w->window[w->done]);
@@ -64,7 +64,7 @@ static int descending(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-/* The least logit that may be taken. */
+/* Returns the least logit that sampling may choose. */
 static float threshold(const writer *w, const float *logits) {
     uint64_t k = w->r->s.top_k;
     if (k == 0 || k >= (uint64_t)w->vocabulary)
@@ -111,7 +111,7 @@ static int reads_bytes(const train_run *r) {
     return !r->task.tokens || tool_tokens_are_text(r->task.tokens);
 }
 
-/* Token ids, with ',' or spaces between them; a null `w` only checks. */
+/* Reads token ids with ',' or spaces between them. If `w` is null, it only checks. */
 static tess_status read_ids(const train_run *r, writer *w) {
     int64_t vocabulary = vocabulary_of(r);
     for (const char *at = r->s.prompt + strspn(r->s.prompt, ", "); *at;) {
@@ -133,7 +133,7 @@ static tess_status read_ids(const train_run *r, writer *w) {
     return TESS_OK;
 }
 
-/* Numbers stay numbers of tokens, with a tokenizer too. */
+/* A prompt of numbers means token ids, with a tokenizer too. */
 static int reads_text(const train_run *r) {
     return r->task.tokenizer && r->s.prompt && r->s.prompt[strspn(r->s.prompt, "0123456789, ")] != '\0';
 }

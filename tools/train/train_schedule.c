@@ -4,7 +4,7 @@
 
 #include "train.h"
 
-/* The PyTorch FSDP tutorial's for mnist: StepLR, with each epoch. */
+/* The PyTorch FSDP tutorial uses it for mnist: StepLR, once per epoch. */
 static const double gamma_per_epoch = 0.7;
 
 static uint32_t kind_of(const char *name) {
@@ -15,7 +15,7 @@ static uint32_t kind_of(const char *name) {
     return kind;
 }
 
-/* A language model's warm-up: 100 steps, at most a tenth of the run. */
+/* A language model warms up for 100 steps, but at most for a tenth of the run. */
 static uint64_t usual_warmup(const train_run *r) {
     uint64_t tenth = r->task.steps / 10;
     return !r->ops->has_validation_loss ? 0 : tenth < 100 ? tenth : 100;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The events of time in `train --json`: the spans of its second step, and medians over the run. */
+/* Events of time in `train --json`: the spans of the second step, and medians over the run. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ struct train_spans {
     int has_blocks; /* the medians of blocks are written */
 };
 
-/* Command lines may differ, and who takes the first rank's place begins anew. */
+/* Ranks may have different command lines, and a process that replaces the first rank has no spans yet. */
 static int has_to_watch(const train_run *r) {
     return train_output_json(r) && (!r->spans || r->spans->n < WATCHED || train_ledger_comes(r));
 }
@@ -48,7 +48,7 @@ static tess_status start_watching(train_run *r) {
 
 /* Only rank 0 records spans, so that the other ranks have no overhead. */
 tess_status train_spans_start(train_run *r) {
-    tess_status status = r->joins ? TESS_OK : train_spans_agree(r); /* the others have done this already */
+    tess_status status = r->joins ? TESS_OK : train_spans_agree(r); /* the other ranks agreed earlier */
     return status == TESS_OK && train_output_json(r) ? start_watching(r) : status;
 }
 
@@ -143,7 +143,7 @@ static tess_status put_blocks(train_run *r, uint64_t last) {
     return status;
 }
 
-/* A device that records steps does so when nobody watches them any more. */
+/* A device can record steps only once no rank watches them. */
 static tess_status stop_watching(train_run *r, uint64_t last) {
     tess_status status = put_blocks(r, last);
     r->spans->has_blocks = 1;
@@ -168,7 +168,7 @@ tess_status train_spans_finish(train_run *r) {
         return TESS_OK;
     tess_status status = s->has_blocks ? TESS_OK : put_blocks(r, r->steps_done);
     uint64_t kept = s->n < MOST_STEPS ? s->n : MOST_STEPS,
-             skip = s->n > 1 && s->n <= MOST_STEPS; /* the first warms up */
+             skip = s->n > 1 && s->n <= MOST_STEPS; /* the first step warms up */
     json_out *j = &r->json;
     json_object_begin(j, NULL);
     json_string(j, "event", "timing");

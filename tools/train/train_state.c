@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Parameters out of files, into files, and their digest: never more than a piece of the model at a time. */
+/* Loads, exports and digests parameters, with no more than a piece of the model in memory at a time. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -153,7 +153,7 @@ typedef struct {
     XXH3_state_t *hash;
 } digest_state;
 
-/* Running statistics are not part of it: each rank has its own. */
+/* The digest omits running statistics, because each rank has its own. */
 static tess_status digest_piece(void *state, const tess_range *range, void *data) {
     const digest_state *s = state;
     if (s->m->desc.params[range->tag].is_buffer)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* One step of a run. Where the host may be ahead of the device, a step's loss comes while the next step is under way,
- * and the mean over the ranks while the one after that is: nobody waits for either. */
+/* Runs one step. If the host runs ahead of the device, a step's loss arrives during the next step, and the mean over
+ * ranks during the one after. Neither makes anybody wait. */
 #include <math.h>
 #include <signal.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 #include <tessera/gpu.h>
 #include "train.h"
 
-/* ---- what a step brings ------------------------------------------------------------------------ */
+/* ---- a step's results -------------------------------------------------------------------------- */
 static void add_loss(const train_run *r, train_step_record *of) {
     double divisor = r->result->divisor > 0 ? r->result->divisor : (double)r->result->count;
     of->shared[0] += r->result->loss / divisor / (double)r->s.accum;
 }
 
-/* The device has done it. */
+/* The device has finished the step. */
 static void note_end(train_run *r, train_step_record *of) {
     double now = tool_seconds();
     of->seconds = now - (r->over > of->started ? r->over : of->started);
@@ -65,7 +65,8 @@ static tess_status show_step(train_run *r, const train_step_record *of) {
 }
 
 /* ---- late -------------------------------------------------------------------------------------- */
-/* A pass has come back: `result` is the last one's of the step before, and of the one before that the mean is there. */
+/* A pass has returned. `result` now holds the previous step's last result, and the mean of the step before that has
+ * arrived. */
 static tess_status take_late(train_run *r) {
     train_late *l = &r->late;
     l->known = l->sharing;
@@ -106,8 +107,8 @@ static tess_status run_pass(train_run *r, int32_t k) {
     return r->is_late ? model_run_late(r->t, r->m, &run, !train_spans_need_calls(r)) : model_run(r->t, r->m, &run);
 }
 
-/* The step goes along with the last microbatch: without clipping each unit then steps as its gradient arrives. A late
- * result is the microbatch's before: of the first, the last one's of the step before. */
+/* The last microbatch includes the optimizer step, so that without clipping each unit steps as its gradient arrives. A
+ * late result belongs to the previous microbatch. For the first one, that is the previous step's last. */
 static tess_status run_microbatches(train_run *r, train_step_record *of) {
     tess_status status = TESS_OK;
     for (int32_t k = 0; k < (int32_t)r->s.accum && status == TESS_OK; k++) {

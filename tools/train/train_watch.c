@@ -24,7 +24,8 @@ static tess_status open_csv(train_run *r) {
         return tess_fail(TESS_E_DATA, "--csv=%s: %s", r->s.csv, strerror(errno));
     setvbuf(r->watch.csv, NULL, _IOLBF, 0); /* line buffered, for programs that follow the file */
     if (!r->joins)
-        fprintf(r->watch.csv, "step,loss,lr,seconds,%s_per_second,validation_loss,grad_norm,flop_utilisation\n",
+        fprintf(r->watch.csv,
+                "step,loss,lr,seconds,%s_per_second,validation_loss,grad_norm,flop_utilisation,loss_scale,overflows\n",
                 r->task.unit);
     return TESS_OK;
 }
@@ -42,7 +43,7 @@ tess_status train_watch_open(train_run *r) {
     return r->s.csv ? open_csv(r) : TESS_OK;
 }
 
-/* Markdown: a row for each of the run's words. */
+/* Writes the run's words as a Markdown table, one row each. */
 static void put_settings(train_run *r) {
     char text[1024] = "| option | value |\n| --- | --- |\n";
     size_t n = strlen(text);
@@ -65,11 +66,11 @@ double train_watch_utilisation(const train_run *r, double seconds) {
     return known ? r->watch.step_flops / seconds / r->watch.peak_flops : NAN;
 }
 
-/* ",VALUE", or "," where there is none. */
+/* Writes ",VALUE", or "," if there is none. */
 static void put_cell(FILE *csv, double value) {
     fputc(',', csv);
     if (!isnan(value))
-        fprintf(csv, "%.6g", value);
+        fprintf(csv, value == rint(value) ? "%.0f" : "%.6g", value);
 }
 
 double train_watch_norm(const train_run *r, int shown) {
@@ -90,15 +91,25 @@ static void put_scalars(train_run *r, const train_step_record *of) {
         { "train/grad_norm", of->grad_norm },
         { speed, of->seconds > 0 ? train_watch_units(r) / of->seconds : NAN },
         { "train/flop_utilisation", r->watch.utilisation },
+        { "train/loss_scale", r->watch.loss_scale },
+        { "train/overflows", isnan(r->watch.loss_scale) ? NAN : (double)r->watch.skipped },
         { "memory/device_peak_bytes", (double)stats.peak_bytes[TESS_DOMAIN_DEVICE] },
         { "memory/host_peak_bytes", (double)stats.peak_bytes[TESS_DOMAIN_HOST] },
     };
     tensorboard_scalars(&r->watch.board, of->step, all, sizeof all / sizeof all[0]);
 }
 
+static void note_scale(train_run *r) {
+    tess_stats stats = { .struct_size = sizeof stats };
+    int known = tess_stats_get(r->t, &stats) == TESS_OK && stats.loss_scale > 0;
+    r->watch.loss_scale = known ? stats.loss_scale : NAN;
+    r->watch.skipped = known ? stats.n_overflows : 0;
+}
+
 void train_watch_step(train_run *r, const train_step_record *of) {
     if (r->rank != 0)
         return;
+    note_scale(r);
     r->watch.grad_norm = of->grad_norm;
     r->watch.utilisation = train_watch_utilisation(r, of->seconds);
     r->watch.seconds[r->watch.n++ % MOST_STEPS] = of->seconds;
@@ -110,6 +121,8 @@ void train_watch_step(train_run *r, const train_step_record *of) {
             of->seconds > 0 ? train_watch_units(r) / of->seconds : 0.0);
     put_cell(r->watch.csv, r->watch.grad_norm);
     put_cell(r->watch.csv, r->watch.utilisation);
+    put_cell(r->watch.csv, r->watch.loss_scale);
+    put_cell(r->watch.csv, isnan(r->watch.loss_scale) ? NAN : (double)r->watch.skipped);
     fputc('\n', r->watch.csv);
 }
 
@@ -118,7 +131,7 @@ void train_watch_eval(train_run *r, double loss, double accuracy) {
     if (r->rank == 0 && r->s.tensorboard)
         tensorboard_scalars(&r->watch.board, r->steps_done, all, 2);
     if (r->watch.csv)
-        fprintf(r->watch.csv, "%" PRIu64 ",,,,,%.9g,,\n", r->steps_done, loss);
+        fprintf(r->watch.csv, "%" PRIu64 ",,,,,%.9g,,,,\n", r->steps_done, loss);
 }
 
 static int ascending(const void *a, const void *b) {

@@ -49,7 +49,9 @@ typedef struct { /* bytes by domain (1 device, 2 host: index TESS_DOMAIN_…) */
     uint64_t plugin_bytes[3], plugin_peak_bytes[3], plugin_category_bytes[3][16], plugin_stated_bytes;
     double grad_norm; /* of the last step, which clipped, before that: of the averaged gradient, after grad_scale; -1:
                        * none. A GPU clips by itself: then tess_stats_get waits for the norm */
-    uint64_t n_skipped; /* steps that changed nothing, with TESSERA_ON_NAN=skip */
+    uint64_t n_skipped; /* steps that changed nothing: n_overflows, and those of TESSERA_ON_NAN=skip */
+    double loss_scale;    /* of the next step; 0: losses are not scaled */
+    uint64_t n_overflows; /* steps that the scale of losses was too large for, since the run began: checkpoints keep it */
 } tess_stats;
 TESS_API tess_status tess_stats_get(const tess *, tess_stats *out);
 

@@ -48,7 +48,7 @@ extern "C" {
 #endif
 
 #define TESS_ABI_MAJOR 1
-#define TESS_ABI_MINOR 0 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 1 /* append-only; a break makes new *_v2 symbols */
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
 #define TESS_CAN(type, table, slot) (TESS_HAS(type, table, slot) && (table)->slot)
@@ -481,6 +481,13 @@ typedef struct {
 typedef struct {
     uint32_t struct_size, master, compute, gather, grad_local, grad_wire, accumulate;
 } tess_precision_choice;
+/* A scale of losses, so that small gradients are no zeros in a dtype of few exponents. Numbers are powers of two: gradients
+ * are unscaled exactly. A step whose gradients are not finite is left out and multiplies the scale by `backoff`; `every`
+ * finite ones in a row multiply it by `growth`. At `least` such a step is what TESSERA_ON_NAN says. */
+typedef struct {
+    uint32_t struct_size, every;        /* every 0: it never grows */
+    float init, growth, backoff, least; /* init 0: losses are not scaled; 0 < backoff < 1 < growth; least up to init */
+} tess_loss_scaling;
 typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor;
@@ -488,6 +495,8 @@ typedef struct {
     /* [pure] The dtypes of one parameter. TESS_E_UNSUPPORTED: none that its compute_mask allows; the message need not name
      * the parameter, the core does. Required. */
     tess_status (*choose)(void *ctx, const tess_param_view *, tess_precision_choice *out, tess_error *);
+    /* [pure] How losses are scaled. TESS_E_INVALID. Since 1.1. Default: they are not. */
+    tess_status (*loss_scaling)(void *ctx, tess_loss_scaling *out, tess_error *);
 } tess_precision_ops;
 
 /* ---- wrap: a pure function from the tree to a number per parameter ------------------------------ */
@@ -653,7 +662,8 @@ TESS_PIN(tess_kernel, 120, out2, 40, scratch_bytes, 112);
 TESS_PIN(tess_device_ops, 224, stream_create, 64, range_pop, 216);
 TESS_PIN(tess_param_view, 56, elems, 24, group, 52);
 TESS_PIN(tess_precision_choice, 28, grad_wire, 20, accumulate, 24);
-TESS_PIN(tess_precision_ops, 24, close, 8, choose, 16);
+TESS_PIN(tess_loss_scaling, 24, init, 8, least, 20);
+TESS_PIN(tess_precision_ops, 32, choose, 16, loss_scaling, 24);
 TESS_PIN(tess_module_view, 48, order, 20, subtree_elems, 40);
 TESS_PIN(tess_model_view, 32, modules, 16, params, 24);
 TESS_PIN(tess_plan_result, 32, peak_device_bytes, 8, step_ns, 24);

@@ -62,9 +62,18 @@ enum { /* tess_options.flags */
     TESS_OPTIONS_WIN = 1,         /* what is set there wins over the environment, as a command line does */
     TESS_OPTIONS_STEP_IN_PASS = 2, /* blocks, one microbatch per step: each training pass is a tess_run with its step.
                                     * Nothing is planned that would see gradients between them; another pass is refused */
-    TESS_OPTIONS_NO_CLIP = 4       /* and without clipping, which is then refused: a sharded gradient is planned from its
+    TESS_OPTIONS_NO_CLIP = 4,      /* and without clipping, which is then refused: a sharded gradient is planned from its
                                     * reduction to the step of its unit, not for the whole step. More flags: gpu.h */
+    TESS_OPTIONS_LOSS_SCALE = 32 /* backward multiplies the gradient of the loss by tess_loss_scale, or by loss_scale of
+                                  * tess_block_call. Without it a precision that scales losses (fp16) is refused */
 };
+typedef struct { /* which ranks form a group; those of others may form theirs in the same call */
+    uint32_t struct_size;
+    int32_t color; /* ranks with the same one are a group; negative: this rank is in none */
+    int32_t key;   /* numbers the ranks of a group from 0, in its order, then in that of their numbers */
+    int32_t ranks; /* that the group must have; 0: as many as come. A plan needs it */
+    const char *name; /* the same on all ranks, for messages; null: none. At most 31 bytes */
+} tess_group_options;
 typedef struct { /* the environment wins over these, unless flags say otherwise: docs/variables.md */
     uint32_t struct_size;
     uint32_t pointer_mem; /* 1 << TESS_MEM_…: memory my code can read; 0: host only. Another device is refused */
@@ -93,6 +102,9 @@ typedef struct { /* the environment wins over these, unless flags say otherwise:
     int32_t mirror;      /* K: steps between images in memory; 0: none */
     int32_t microbatches; /* per step over all ranks, in place of accum, which then follows from the number of ranks: a
                            * step stays what it is on another number. One that does not divide them is refused */
+    const tess_group_options *group; /* null: all ranks. Else the engine is over this rank's group, and tess_rank and
+                           * tess_ranks are of that. All ranks of the run call tess_open; one in no group gets a null
+                           * engine. Several may be open at once. Not with recover; messages count all ranks of the run */
 } tess_options;
 /** [C] Options and environment → comm, device, … Texts are copied. A process may open several engines, one after the other
  * or at once, in the same order on all ranks and used by one thread. Each has its own budgets: what they take adds up. */
@@ -110,6 +122,13 @@ TESS_API int32_t tess_ranks(const tess *);
  * message, on every rank; TESS_OK when all are well. For errors before communicators exist, of a data loader say, and
  * at any later time between passes. Ends no engine. */
 TESS_API tess_status tess_agree(tess *, tess_status mine);
+/** Ends this engine by an error of the program's own, whose message tess_fail has set: an exception between a begin and its
+ * end, say. It stays like any other, and the other ranks hear of it. Local, also inside a pass. Returns `status`. */
+TESS_API tess_status tess_give_up(tess *, tess_status status);
+
+/** Says what this run is, in words "key=value" with blanks between: seed, data, rates. The ledger of digests has them at
+ * its head (TESSERA_LEDGER), so that another run does not go on with its file. Copied; before the first training pass. */
+TESS_API tess_status tess_proof_words(tess *, const char *words);
 
 /* ---- describe: local, same on all ranks ------------------------------------------------------- */
 typedef struct {
@@ -178,7 +197,7 @@ typedef struct { /* one call of a block; pointers hold during the call */
     uint32_t struct_size;
     uint32_t pass; /* TESS_PASS_… */
     uint32_t recompute;     /* 1: this forward runs again for the backward that follows; no side effects */
-    uint32_t compute_dtype; /* of params: TESS_F32 or TESS_BF16 */
+    uint32_t compute_dtype; /* of params: TESS_F32, TESS_BF16 or TESS_F16 */
     uint64_t step;        /* optimizer steps done before this one */
     uint64_t microbatch;  /* global index of the microbatch in the step: same for the same data whatever W and K */
     const void *const *params; /* the block's parameters in declaration order, compute dtype */
@@ -192,6 +211,7 @@ typedef struct { /* one call of a block; pointers hold during the call */
     const void *grad_output; /* backward: of output; null in the last block */
     void *grad_input;        /* backward: write (not add); null in the first block */
     uint32_t selective;      /* training: 1: `saved` has selective_saved_bytes */
+    float loss_scale;        /* backward of the block that has the loss: multiplies its gradient. 1 unless losses are scaled */
 } tess_block_call;
 typedef tess_status (*tess_block_fn)(void *user, const tess_block_call *);
 enum {
@@ -240,6 +260,11 @@ typedef struct {
 TESS_API tess_status tess_step(tess *, const tess_optimizer_options *);
 TESS_API tess_status tess_grad_norm(tess *, float *out); /* [C] of the averaged gradient, same bits everywhere */
 TESS_API tess_status tess_grad_drop(tess *);             /* [C] skip this update */
+/** Returns the factor that backward gives the gradient of the loss, where the precision scales losses (fp16): a power of
+ * two, the same on all ranks; else 1. It changes in tess_step and tess_update alone, by the rules of PyTorch's GradScaler.
+ * All that the engine shows of gradients is unscaled: what tess_step and an optimizer of one's own see, norms, TESS_OF_GRAD. A
+ * step whose gradients are not finite changes nothing but the scale, and counts as done, but not in bias corrections. */
+TESS_API float tess_loss_scale(const tess *);
 /** Optimizer steps done, which bias correction counts. A checkpoint saves it with the moments; set it after tess_shard
  * on every rank alike, or a resumed run begins its bias correction anew. */
 TESS_API uint64_t tess_steps_done(const tess *);
@@ -289,6 +314,31 @@ TESS_API tess_status tess_barrier(tess *);                                      
  * device memory as pointer_mem says. Freed by tess_close. */
 TESS_API tess_status tess_alloc(tess *, const char *label, uint64_t bytes, void **out);
 
+/* ---- groups of ranks: docs/mesh.md --------------------------------------------------------------- */
+/** For a program's own tensor, pipeline, context or expert parallelism. Its collectives work on the program's memory, of
+ * the device's kind, and are done when they return. A failure ends every engine and group of the process; a lost rank is
+ * named in all, also of groups it is not in. Ranks that come to their engines and groups in orders in which they wait for
+ * each other learn of it: TESS_E_MISMATCH names the waits. */
+typedef struct tess_group tess_group;
+/** [C] of all ranks of the run. Of the options it heeds group (null: all ranks), comm, device, stream, pointer_mem and
+ * settings. One in no group gets null. */
+TESS_API tess_status tess_group_open(const tess_options *or_null, tess_group **out);
+TESS_API tess_status tess_group_close(tess_group *); /* as tess_close */
+TESS_API int32_t tess_group_rank(const tess_group *);
+TESS_API int32_t tess_group_ranks(const tess_group *);
+/** [C] of the group, as all below: in place; op is TESS_SUM, TESS_MIN, TESS_MAX or TESS_AVG. The sum's order is that of
+ * docs/numbers.md on backends that keep it. */
+TESS_API tess_status tess_group_all_reduce(tess_group *, void *data, uint64_t elems, uint32_t dtype, uint32_t op);
+/** `elems` of each rank; all: as many for every rank, in their order. In place: mine == all + rank * elems. */
+TESS_API tess_status tess_group_all_gather(tess_group *, const void *mine, void *all, uint64_t elems, uint32_t dtype);
+TESS_API tess_status tess_group_broadcast(tess_group *, void *data, uint64_t elems, uint32_t dtype, int32_t root);
+/** send: `elems` for every rank, in their order; recv: as many from every rank. Never in place. */
+TESS_API tess_status tess_group_exchange(tess_group *, const void *send, void *recv, uint64_t elems, uint32_t dtype);
+/** This rank's group along a dimension of TESSERA_MESH, "tp" in dp=4,tp=2, or along several, "dp,cp". A dimension that is not
+ * in the mesh has one rank; without a mesh "dp" has all. Writes color, key, ranks and name, which is `dimensions` itself.
+ * Local; needs no engine. */
+TESS_API tess_status tess_mesh_group(const char *dimensions, tess_group_options *out);
+
 /* ---- checkpoints: docs/checkpoints.md ------------------------------------------------------------ */
 enum {
     TESS_CHECKPOINT_SKIP = 1,   /* save: while the one before is still being written, do nothing; else it is waited for */
@@ -306,6 +356,9 @@ typedef struct {
                              start or a load, when DIR has checkpoints that this run does not go on from */
     const double *score;  /* rank 0's: how good this one is, a validation loss say; null: not known. The one of the run with
                              the lowest stays beside the newest `keep` */
+    const char *const *base; /* rank 0's: files that the frozen parameters were filled from, null at the end. Then those
+                             are left out, and the manifest names the files by checksums of all of each, which rank 0
+                             makes once. Null, or a build without xxHash: they are saved */
 } tess_checkpoint_options;
 /** [C] Saves parameters, optimizer state, buffers, the count of steps and the program's bytes, between steps. Where a
  * snapshot was planned (tess_options.checkpoint, TESSERA_CHECKPOINT=async) it returns when that is taken and the files
@@ -328,11 +381,13 @@ typedef struct {
     const char *path; /* DIR: the newest that verifies of the lineage written last; or DIR/step-000020 */
     void *common, *own; /* room for the program's bytes; null: not wanted */
     uint64_t common_bytes, own_bytes; /* of that room */
+    const char *const *base; /* as in tess_checkpoint_options: what tess_shard's fill has read */
 } tess_checkpoint_load_options;
 /** [C] After tess_shard (its fill may be null): whatever the number of ranks, strategy, wrap, offload and precision of
  * the run that saved. Buffers are those of its rank 0; a rank beyond its number finds no bytes of its own. Every byte is
- * held against its checksum. TESS_E_DATA: no checkpoint, damaged, or of another model or optimizer. Another number of
- * microbatches in a step is a warning; under TESSERA_DETERMINISTIC=1, on another number of ranks, TESS_E_INVALID. */
+ * held against its checksum. TESS_E_DATA: no checkpoint, damaged, of another model or optimizer, or beside another base.
+ * Another number of microbatches in a step is a warning; under TESSERA_DETERMINISTIC=1, on another number of ranks,
+ * TESS_E_INVALID. */
 TESS_API tess_status tess_checkpoint_load(tess *, const tess_checkpoint_load_options *, tess_checkpoint_info *info);
 /** Calls fn with each complete checkpoint in DIR, oldest first. Local; needs no engine. */
 typedef tess_status (*tess_checkpoint_fn)(void *user, const char *path, const tess_checkpoint_info *);

@@ -44,11 +44,26 @@ static tess_status choose(void *ctx, const tess_param_view *p, tess_precision_ch
     return TESS_OK;
 }
 
+static tess_status loss_scaling(void *ctx, tess_loss_scaling *out, tess_error *e) {
+    tess_loss_scaling x = { .init = 8, .growth = 2, .backoff = 0.5f, .least = 1 };
+    (void)ctx;
+    (void)e;
+#ifdef FAULT_SCALES_BY_THREE
+    x.init = 3;
+#endif
+#ifdef FAULT_SCALE_GROWS_BACKWARDS
+    x.backoff = 2;
+#endif
+    give(out, out->struct_size, &x, sizeof x);
+    return TESS_OK;
+}
+
 static const tess_precision_ops ops = {
     .struct_size = sizeof ops,
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
     .choose = choose,
+    .loss_scaling = loss_scaling,
 };
 
 /* ---- the file and its opening ------------------------------------------------------------------ */

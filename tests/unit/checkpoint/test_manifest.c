@@ -32,7 +32,8 @@ static void write_body(char body[ROOM]) {
                                 { .name = "two", .bytes = 8, .n_sums = 1, .sums = sums + 2 } };
     tess__tensor params[] = { { .name = "a", .dtype = TESS_F32, .ndim = 2, .shape = { 3, 5 } },
                               { .name = "b", .dtype = TESS_BF16 } };
-    uint8_t is_buffer[] = { 0, 1 };
+    uint8_t is_buffer[] = { 0, 1 }, in_base[] = { 1, 0 };
+    tess__data_file base = { .name = "model", .bytes = 90, .n_sums = 1, .sums = sums };
     tess__manifest m = { .step = 1,
                          .chunk_bytes = 8,
                          .generation = 2,
@@ -45,7 +46,11 @@ static void write_body(char body[ROOM]) {
                          .params = params,
                          .n_states = 6,
                          .microbatches = 5,
-                         .is_buffer = is_buffer };
+                         .is_buffer = is_buffer,
+                         .in_base = in_base,
+                         .n_base = 1,
+                         .base = &base,
+                         .loss_scale = { .scale = 0.5, .good = 7, .skipped = 9 } };
     char *text;
     size_t bytes;
     m.lineage = (tess__lineage){ .n = 2, .runs = { { 0x12, 20 }, { 2, INT64_MAX } } };
@@ -101,7 +106,7 @@ static void test_manifest__every_member_has_its_name_and_its_place(void **state)
         if (reads(bad))
             fail_msg("a member named %.20s", bad + (colon - body) - 8);
     }
-    assert_int_equal(n, 36);
+    assert_int_equal(n, 44);
 }
 
 /* Replaces `from`, which is there once. */
@@ -121,7 +126,15 @@ static void test_manifest__values_are_held_to_their_bounds(void **state) {
         const char *from, *to;
         int reads;
     } cases[] = {
-        { "\"version\":2", "\"version\":3", 0 },
+        { "\"version\":4", "\"version\":3", 0 },
+        { "\"version\":4", "\"version\":5", 0 },
+        { "\"score\":\"none\"", "\"score\":\"nan\"", 0 },
+        { "\"score\":\"none\"", "\"score\":\"1.5\"", 1 },
+        { "\"loss_scale\":\"0.5\"", "\"loss_scale\":\"\"", 0 },
+        { "\"loss_scale\":\"0.5\"", "\"loss_scale\":\"-1\"", 0 },
+        { "\"loss_scale\":\"0.5\"", "\"loss_scale\":\"inf\"", 0 },
+        { "\"overflows\":9", "\"overflows\":-9", 0 },
+        { "\"name\":\"model\",\"bytes\":90", "\"name\":\"../m\",\"bytes\":90", 0 },
         { "tessera-checkpoint", "tessera-checkpoints", 0 },
         { "\"chunk_bytes\":8", "\"chunk_bytes\":0", 0 },
         { "\"chunk_bytes\":8", "\"chunk_bytes\":9", 1 }, /* the same number of chunks */
@@ -163,8 +176,14 @@ static void test_manifest__values_are_held_to_their_bounds(void **state) {
     assert_int_equal(m.files[1].bytes, 8);
     assert_int_equal(m.files[0].sums[1][0], 2);
     assert_int_equal(m.files[1].sums[0][0], 3);
+    assert_int_equal(m.n_base, 1);
+    assert_string_equal(m.base[0].name, "model");
+    assert_int_equal(m.base[0].bytes, 90);
+    assert_int_equal(m.base[0].sums[0][0], 1);
+    assert_true(tess__manifest_in_base(&m, 0) && !tess__manifest_in_base(&m, 1) && !m.has_score);
     assert_int_equal(m.params[0].elems, 15);
     assert_int_equal(m.params[1].elems, 1);
+    assert_true(!m.has_score && m.loss_scale.scale == 0.5 && m.loss_scale.good == 7 && m.loss_scale.skipped == 9);
     tess__manifest_free(&m);
 }
 
@@ -299,11 +318,11 @@ static void test_manifest__only_a_later_version_of_this_format_is_newer(void **s
     static const struct {
         const char *text;
         int newer;
-    } cases[] = { { "{\"format\":\"tessera-checkpoint\",\"version\":4,", 1 },
-                  { "{\"format\":\"tessera-checkpoint\",\"version\":3,", 0 },
+    } cases[] = { { "{\"format\":\"tessera-checkpoint\",\"version\":5,", 1 },
+                  { "{\"format\":\"tessera-checkpoint\",\"version\":4,", 0 },
                   { "{\"format\":\"tessera-checkpoint\",\"version\":", 0 },
-                  { "{\"format\":\"another\",\"version\":4,", 0 },
-                  { "{\"version\":4,", 0 },
+                  { "{\"format\":\"another\",\"version\":5,", 0 },
+                  { "{\"version\":5,", 0 },
                   { "", 0 } };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         assert_int_equal(tess__manifest_is_newer(cases[i].text, strlen(cases[i].text)), cases[i].newer);

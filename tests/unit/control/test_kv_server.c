@@ -217,7 +217,7 @@ static void test_kv_server__oversized_messages_are_hung_up_on(void **state) {
     expect_works(&w);
     close_world(&w);
 
-    static const uint32_t too_large[] = { (4 << 20) + 2000, 0x7fffffff, 0xffffffff };
+    static const uint32_t too_large[] = { (4 << 20) + 20000, 0x7fffffff, 0xffffffff };
     for (size_t i = 0; i < sizeof too_large / sizeof too_large[0]; i++) {
         tess__kv_server *server = start_here(1);
         assert_false(survives_announcing(2, too_large[i], 1));

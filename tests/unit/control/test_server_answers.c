@@ -164,6 +164,61 @@ static void test_server_answers__what_cannot_complete_is_said_to_all_who_wait(vo
     close_world(&w);
 }
 
+/* The numbers of `n` ranks, then bytes. */
+static void ask_among(world *w, int from, uint32_t id, const char *key, int32_t n, const int32_t *ranks,
+                      const char *bytes) {
+    unsigned char value[64];
+    for (int32_t i = 0; i < n; i++)
+        tess__wire_put_u32(value + 4 * i, (uint32_t)ranks[i]);
+    memcpy(value + 4 * n, bytes, strlen(bytes));
+    tess__message m = { .type = TESS__WIRE_EXCHANGE,
+                        .id = id,
+                        .arg = n,
+                        .key = key,
+                        .key_bytes = (uint32_t)strlen(key) + 1,
+                        .value = value,
+                        .value_bytes = (uint32_t)(4 * (size_t)n + strlen(bytes)) };
+    send_all(w->fd[from], &m);
+}
+
+static void test_server_answers__some_ranks_exchange_in_their_order_and_wait_for_no_other(void **state) {
+    (void)state;
+    static const int32_t pair[] = { 2, 0 }, other[] = { 1, 2 }, twice[] = { 0, 0 }, unknown[] = { 0, 3 };
+    static const char circle[] = "the ranks disagree about what comes next: rank 0 is at 'a', rank 2 at 'b'";
+    static const char none[] = "the ranks of an exchange are not such, or this is none";
+    world w;
+    open_world(&w);
+    ask_among(&w, 0, 1, "a", 2, pair, "zero");
+    ask_among(&w, 2, 2, "a", 2, pair, "two!");
+    expect_answer(&w, 0, TESS__WIRE_OK, 1, 0, "two!zero", 8);
+    expect_answer(&w, 2, TESS__WIRE_OK, 2, 0, "two!zero", 8);
+
+    ask_among(&w, 0, 3, "a", 2, pair, "x"); /* 0 waits for 2, 2 for 1, and 1 for all */
+    ask_among(&w, 2, 4, "b", 2, other, "x");
+    ask(&w, 1, TESS__WIRE_SET, 5, "k", NULL, 0); /* it may still come */
+    expect_answer(&w, 1, TESS__WIRE_OK, 5, 0, NULL, 0);
+    ask(&w, 1, TESS__WIRE_EXCHANGE, 6, "c", "x", 1);
+    expect_error(&w, 0, 3, TESS_E_MISMATCH, circle);
+    expect_error(&w, 2, 4, TESS_E_MISMATCH, circle);
+    expect_error(&w, 1, 6, TESS_E_MISMATCH, circle);
+
+    ask_among(&w, 0, 7, "a", 2, pair, "x"); /* rank 1 waits in vain for nobody: 2 ends its wait */
+    ask_among(&w, 1, 8, "b", 2, other, "y");
+    ask_among(&w, 2, 9, "b", 2, other, "z");
+    expect_answer(&w, 1, TESS__WIRE_OK, 8, 0, "yz", 2);
+    expect_answer(&w, 2, TESS__WIRE_OK, 9, 0, "yz", 2);
+    ask_among(&w, 1, 10, "a", 2, pair, "x");
+    expect_error(&w, 1, 10, TESS_E_MISMATCH, "this rank does not belong to the exchange");
+
+    ask_among(&w, 1, 11, "d", 2, twice, "x");
+    expect_error(&w, 1, 11, TESS_E_INVALID, none);
+    ask_among(&w, 1, 12, "d", 2, unknown, "x");
+    expect_error(&w, 1, 12, TESS_E_INVALID, none);
+    ask_among(&w, 1, 13, "d", 2, pair, "x"); /* of which it is none */
+    expect_error(&w, 1, 13, TESS_E_INVALID, none);
+    close_world(&w);
+}
+
 static void test_server_answers__all_ranks_together_have_64_mib(void **state) {
     (void)state;
     enum { MOST = (64 << 20) / 17 }; /* of each of 17 ranks; of whom one comes */
@@ -384,6 +439,7 @@ int main(void) {
         cmocka_unit_test(test_server_answers__sets_answer_the_gets_that_wait),
         cmocka_unit_test(test_server_answers__each_gets_all_in_the_order_of_ranks),
         cmocka_unit_test(test_server_answers__what_cannot_complete_is_said_to_all_who_wait),
+        cmocka_unit_test(test_server_answers__some_ranks_exchange_in_their_order_and_wait_for_no_other),
         cmocka_unit_test(test_server_answers__all_ranks_together_have_64_mib),
         cmocka_unit_test(test_server_answers__who_said_goodbye_is_not_waited_for),
         cmocka_unit_test(test_server_answers__what_the_launcher_asks_is_answered),

@@ -14,16 +14,20 @@ static tess__world world_at(const char *address) {
 }
 
 typedef struct {
-    int calls;
+    int calls; /* atomic, written last: it tells that the rest is there */
     int32_t rank;
     char why[128];
 } told;
 
 static void on_lost(void *user, int32_t rank, const char *why) {
     told *x = user;
-    x->calls++;
     x->rank = rank;
     snprintf(x->why, sizeof x->why, "%s", why);
+    __atomic_add_fetch(&x->calls, 1, __ATOMIC_ACQ_REL);
+}
+
+static int calls_of(const told *x) {
+    return __atomic_load_n(&x->calls, __ATOMIC_ACQUIRE);
 }
 
 static void count_seat(void *ctx, uint32_t engine, void *user) {
@@ -74,7 +78,7 @@ static void test_shared_connection__engines_share_a_connection_and_come_back_on_
     char got[4];
     uint64_t bytes = sizeof got;
     assert_int_equal(tess__control_get(three.control, "k", got, &bytes, 5 * SECOND_NS), TESS_OK);
-    assert_int_equal(news.calls, 0);
+    assert_int_equal(calls_of(&news), 0);
     tess__control_leave(&three, 0); /* without order the server hears of it */
     for (int i = 0; i < 2000 && tess__kv_server_culprit(server) < 0; i++)
         usleep(1000);
@@ -136,10 +140,10 @@ static void test_shared_connection__every_engine_hears_of_a_loss(void **state) {
     tess__kv_server_stop(server);
     for (int i = 0; i < 5000 && !tess__control_aborting(one.control); i++)
         usleep(1000);
-    for (int i = 0; i < 5000 && (!first.calls || !second.calls); i++)
+    for (int i = 0; i < 5000 && (!calls_of(&first) || !calls_of(&second)); i++)
         usleep(1000);
-    assert_int_equal(first.calls, 1);
-    assert_int_equal(second.calls, 1);
+    assert_int_equal(calls_of(&first), 1);
+    assert_int_equal(calls_of(&second), 1);
     assert_int_equal(first.rank, -1);
     assert_string_equal(second.why,
                         "the launcher (tessera run) was lost: its connection closed without goodbye (killed?)");

@@ -226,6 +226,68 @@ static void test_checkpoint_api__a_save_copies_what_a_step_changes_and_no_more(v
         copies_what_a_step_changes("cpu");
 }
 
+/* ---- a base apart ------------------------------------------------------------------------------------ */
+static void write_base(const char *path, char first) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(f, "%c: what frozen parameters are made of", first);
+    assert_int_equal(fclose(f), 0);
+}
+
+static uint64_t bytes_saved;
+static tess_status note_bytes(void *user, const char *path, const tess_checkpoint_info *info) {
+    (void)user, (void)path;
+    bytes_saved = info->bytes;
+    return TESS_OK;
+}
+
+static tess_status load_beside(float frozen, const char *folder, const char *const *base) {
+    tess_scope scope;
+    tess_checkpoint_load_options from = { .struct_size = sizeof from, .path = folder, .base = base };
+    tess *t = open_frozen("none", &scope);
+    assert_int_equal(tess_shard(t, set_all, &frozen), TESS_OK);
+    tess_status status = tess_checkpoint_load(t, &from, NULL);
+    if (status == TESS_OK) /* what was trained comes from the checkpoint, what is frozen from the fill */
+        assert_int_equal(changed(t, TESS_OF_PARAM, frozen), TRAINED);
+    assert_int_equal(tess_close(t), status);
+    return status;
+}
+
+static void test_checkpoint_api__a_base_is_named_and_not_saved_again(void **state) {
+    char folder[] = "/tmp/tessera-checkpoint-XXXXXX", path[128], other[128], command[128];
+    const char *const base[] = { path, NULL }, *const elsewhere[] = { other, NULL };
+    float one = 1;
+    tess_scope scope;
+    (void)state;
+    if (!tess__sum_known())
+        skip();
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s.base", folder);
+    snprintf(other, sizeof other, "%s.other", folder);
+    write_base(path, 'a'), write_base(other, 'a');
+    tess_checkpoint_options to = { .struct_size = sizeof to, .dir = folder, .base = base };
+    tess *t = open_frozen("none", &scope);
+    assert_int_equal(tess_shard(t, set_all, &one), TESS_OK);
+    step_on(t, scope);
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+    assert_int_equal(tess_checkpoint_wait(t, NULL), TESS_OK);
+    assert_int_equal(tess_close(t), TESS_OK);
+    assert_int_equal(tess_checkpoint_list(folder, note_bytes, NULL), TESS_OK);
+    assert_in_range(bytes_saved, 3 * TRAINED * 4, FROZEN);
+
+    assert_int_equal(load_beside(7, folder, base), TESS_OK);
+    assert_int_equal(load_beside(7, folder, NULL), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), ".base (xxh128 "));
+    assert_non_null(strstr(tess_last_error(), "), which this run does not name"));
+    assert_int_equal(load_beside(7, folder, elsewhere), TESS_E_DATA);
+    write_base(path, 'b');
+    assert_int_equal(load_beside(7, folder, base), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), ": the base changed"));
+    unlink(path), unlink(other);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
 static long page_faults(void) {
     struct rusage u;
     assert_int_equal(getrusage(RUSAGE_THREAD, &u), 0);
@@ -543,6 +605,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_checkpoint_api__run_goes_on_to_the_same_bits),
         cmocka_unit_test(test_checkpoint_api__frozen_parameters_are_not_copied),
+        cmocka_unit_test(test_checkpoint_api__a_base_is_named_and_not_saved_again),
         cmocka_unit_test(test_checkpoint_api__a_save_copies_what_a_step_changes_and_no_more),
         cmocka_unit_test(test_checkpoint_api__a_save_touches_no_new_memory),
         cmocka_unit_test(test_checkpoint_api__parameters_alone_begin_anew),

@@ -201,6 +201,18 @@ static void test_public__agreement_at_one_rank_gives_the_error_back(void **state
     tess_close(t);
 }
 
+static void test_public__given_up_inside_a_pass_the_programs_message_stays(void **state) {
+    (void)state;
+    toy m;
+    tess *t = open_toy(&m, (tess_options){ 0 });
+    assert_int_equal(tess_pass(t, TESS_PASS_EVAL), TESS_OK);
+    assert_int_equal(tess_give_up(t, tess_fail(TESS_E_DATA, "%s: thrown", "forward")), TESS_E_DATA);
+    assert_int_equal(tess_pass(t, TESS_PASS_EVAL), TESS_E_DATA);
+    assert_string_equal(tess_last_error(), "forward: thrown");
+    assert_int_equal(tess_give_up(t, tess_fail(TESS_E_INVALID, "later")), TESS_E_DATA); /* the first stays */
+    tess_close(t);
+}
+
 static tess_status refuse(void *user, const tess_range *r, void *data) {
     (void)user, (void)data;
     return tess_fail(TESS_E_DATA, "no values for %s", r->name);
@@ -394,6 +406,7 @@ int main(void) {
         TEST(microbatches_divide_into_subtrees_when_deterministic),
         TEST(the_precision_decides_the_compute_dtype),
         TEST(agreement_at_one_rank_gives_the_error_back),
+        TEST(given_up_inside_a_pass_the_programs_message_stays),
         TEST(a_callbacks_message_is_kept),
         TEST(ranges_know_their_place_in_a_stack),
         TEST(each_full_refuses_to_write_under_its_own_name),

@@ -472,7 +472,8 @@ static void embed_on(int32_t tokens, uint64_t samples, uint64_t width, int halve
     up(&ids);
     t.c->t->embedding(t.c, ids.host, table.host, position.host, y.host, rows, TIME, width);
     t.c->t->dropout(t.c, y.host, samples, TIME * width, &drop);
-    assert_int_equal(layer(&t)->embed(t.d, &of, (int32_t *)ids.dev, table.dev, position.dev, 0, &drop, y.dev), TESS_OK);
+    assert_int_equal(layer(&t)->embed(t.d, &of, (int32_t *)ids.dev, table.dev, NULL, position.dev, 0, &drop, y.dev),
+                     TESS_OK);
     near_factors(&y, halves, halves ? 4e-3 : 0);
     assert_true(layer(&t)->embed_backward_need(rows) <= 1 << 20);
     assert_int_equal(

@@ -3,6 +3,8 @@
  * normalisation by the root of the mean square, and products whose rows lie apart. */
 #include "cuda_tables.h"
 #include "factors.h"
+#include "tools/models/stored.h"
+#include <tessera/plugin_helpers.h>
 
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* a shape without a window or a cap */
 enum { SAMPLES = 2, TIME = 7, ROWS = SAMPLES * TIME };
@@ -238,6 +240,47 @@ static void test_cuda_llama__products_lie_in_wider_rows(void **state) {
     pitches_on(0), pitches_on(1);
 }
 
+/* ---- frozen matrices --------------------------------------------------------------------------------- */
+/* Some rows of a matrix, as the CPU widens it: to the bit. */
+static void widened_on(uint32_t kind, uint64_t width, int halves) {
+    enum { MATRIX_ROWS = 11 };
+    uint64_t elems = MATRIX_ROWS * width, n = ROWS * width, elem = halves ? 2 : 4;
+    uint64_t bytes = (uint64_t)stored_elems(kind, (int64_t)elems) * tess_dtype_bytes(stored_dtype(kind));
+    tables t = open_tables(halves, 0);
+    both from = take(bytes), all = take(elems * elem), some = take(n * elem), ids = indices(ROWS, MATRIX_ROWS);
+    float *wide = malloc((elems + STORED_BLOCK) * sizeof *wide);
+    assert_non_null(wide);
+    for (uint64_t i = 0; i < elems + STORED_BLOCK; i++)
+        wide[i] = i < elems ? number(1, i) : 0;
+    for (uint64_t i = 0; i < elems; i++)
+        if (kind == STORED_F32)
+            ((float *)from.host)[i] = wide[i];
+        else if (kind == STORED_F16 || kind == STORED_BF16)
+            ((uint16_t *)from.host)[i] = kind == STORED_F16 ? tess_f16_of_f32(wide[i]) : tess_bf16_of_f32(wide[i]);
+        else if (i % STORED_BLOCK == 0)
+            stored_pack(kind, wide + i, (uint8_t *)from.host + (int64_t)(i / STORED_BLOCK) * stored_block_bytes(kind));
+    up(&from);
+    stored_widen(t.c, kind, from.host, (int64_t)elems, halves ? TESS_BF16 : TESS_F32, all.host);
+    for (uint64_t r = 0; r < ROWS; r++)
+        memcpy((char *)some.host + r * width * elem,
+               (char *)all.host + (uint64_t)((int32_t *)ids.host)[r] * width * elem, width * elem);
+    ops_stored s = { .kind = kind, .from = from.dev, .y = all.dev, .rows = MATRIX_ROWS, .width = width };
+    assert_int_equal(layer(&t)->widen_stored(t.d, &s), TESS_OK);
+    same_bits(&all);
+    s.ids = (int32_t *)ids.dev, s.y = some.dev, s.rows = ROWS;
+    assert_int_equal(layer(&t)->widen_stored(t.d, &s), TESS_OK);
+    same_bits(&some);
+    free(wide);
+    close_tables(&t);
+}
+
+static void test_cuda_llama__frozen_matrices_are_widened_to_the_cpus_bits(void **state) {
+    (void)state;
+    for (uint32_t kind = STORED_F32; kind < STORED_KINDS; kind++)
+        for (int halves = 0; halves < 2; halves++)
+            widened_on(kind, 5, halves), widened_on(kind, 24, halves), widened_on(kind, 128, halves);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_llama__positions_turn_their_heads),
@@ -245,6 +288,7 @@ int main(void) {
         cmocka_unit_test(test_cuda_llama__swiglu_is_its_definition),
         cmocka_unit_test(test_cuda_llama__rows_are_normalised_about_zero),
         cmocka_unit_test(test_cuda_llama__products_lie_in_wider_rows),
+        cmocka_unit_test(test_cuda_llama__frozen_matrices_are_widened_to_the_cpus_bits),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "cuda_driver.h"
+#include "kit/formulas.h"
 #include "tools/models/direct.h"
 
 typedef struct {
@@ -29,7 +30,8 @@ static run make(const char *name, model_options o, const char *operators) {
     assert_int_equal(model_create(name, &o, &r.m), TESS_OK);
     if (r.m->o->t->start)
         assert_int_equal(r.m->o->t->start(r.m->o, &(tess_stream){ .mem = TESS_MEM_CUDA }), TESS_OK);
-    assert_int_equal(direct_create(r.m, 0, &r.d), TESS_OK);
+    if (direct_create(r.m, 0, &r.d) != TESS_OK)
+        fail_msg("%s", tess_last_error());
     assert_non_null(r.result = calloc(1, r.m->desc.result_bytes));
     return r;
 }
@@ -87,7 +89,7 @@ static double worst_of(const run *host, const run *device) {
     for (int twice = 0; twice < 2; twice++)
         for (int32_t i = 0; i < host->m->desc.n_params; i++) {
             const model_param *p = &host->m->desc.params[i];
-            if (p->is_buffer || p->alias_of[0])
+            if (p->is_buffer || p->is_frozen || p->alias_of[0])
                 continue;
             difference d = off_by(host, device, i);
             largest = fmax(largest, d.size);
@@ -102,10 +104,48 @@ static void train_once(run *r, const void *batch, uint32_t pass) {
     assert_int_equal(direct_run(r->d, pass, batch, 3, 0, r->result), TESS_OK);
 }
 
+/* Values at rest, of which `bytes` are uploaded; those behind them stay as they are. */
+static uint64_t rest(const model_param *p, float *x) {
+    uint64_t block_bytes = (uint64_t)stored_block_bytes(p->stored), blocks = (uint64_t)(p->elems + 63) / 64;
+    uint16_t *halves = (uint16_t *)x;
+    uint8_t block[STORED_BLOCK_BYTES];
+    float values[STORED_BLOCK];
+    for (int64_t i = 0; i < p->elems; i++)
+        if (p->stored == STORED_BF16)
+            halves[i] = tess_bf16_of_f32(x[i]);
+        else if (p->stored == STORED_F16)
+            halves[i] = tess_f16_of_f32(x[i]);
+    if (!stored_in_blocks(p->stored))
+        return (uint64_t)p->elems * (p->stored == STORED_F32 ? sizeof *x : sizeof *halves);
+    for (uint64_t b = 0; b < blocks; b++) {
+        for (uint64_t i = 0; i < STORED_BLOCK; i++)
+            values[i] = b * STORED_BLOCK + i < (uint64_t)p->elems ? x[b * STORED_BLOCK + i] : 0;
+        stored_pack(p->stored, values, block);
+        memcpy((uint8_t *)x + b * block_bytes, block, block_bytes);
+    }
+    return blocks * block_bytes;
+}
+
+/* Matrices `times` as large, the base at rest and adapters that are not zero, on both sides. */
+static void share_values(run *host, run *device, float times) {
+    for (int32_t i = 0; i < host->m->desc.n_params; i++) {
+        const model_param *p = &host->m->desc.params[i];
+        float *x = direct_param(host->d, i);
+        for (int64_t k = 0; p->is_adapter && k < p->elems; k++)
+            x[k] = (float)((uint64_t)(k + i) * 2654435761u >> 8 & 0xffff) * 0x1p-17f - 0.25f;
+        for (int64_t k = 0; p->ndim == 2 && !p->alias_of[0] && k < p->elems; k++)
+            x[k] *= times;
+        uint64_t bytes = p->alias_of[0] ? 0 : rest(p, x);
+        assert_int_equal(device->m->o->t->upload(device->m->o, x, direct_param(device->d, i), bytes), TESS_OK);
+    }
+}
+
 static void same(const char *name, model_options o, const char *operators, double within) {
     run host = make(name, o, operators), device = make(name, o, "cuda");
     void *batch = batch_of(host.m);
     double worst = 0;
+    if (o.lora.rank)
+        share_values(&host, &device, 1);
     for (int stores = 0; stores < 2; stores++) { /* as the engine lets it, too */
         device.m->stores_grads = stores && device.m->may_store;
         for (uint32_t pass = TESS_PASS_TRAIN; pass <= TESS_PASS_EVAL; pass++) {
@@ -261,16 +301,19 @@ static void test_cuda_models__agree_with_the_cpus_in_f32(void **state) {
     same("linear", (model_options){ .batch = 4 }, "plain", 5e-6);
 }
 
-/* Against oneDNN where it rounds the same factors; the plain table multiplies in fp32. */
-static void test_cuda_models__agree_with_the_cpus_in_bf16(void **state) {
-    model_options gpt = small_gpt, gpt2 = small_gpt2, llama = small_llama, stretched = stretched_llama,
-                  probe = { .precision = TESS_BF16 };
-    gpt.precision = gpt2.precision = llama.precision = stretched.precision = TESS_BF16;
-    (void)state;
-    run r = make("linear", probe, NULL);
+static int rounds_in_bf16(void) {
+    run r = make("linear", (model_options){ .precision = TESS_BF16 }, NULL);
     int rounds = strstr(r.m->operators, "avx512_core_bf16") || strstr(r.m->operators, "amx");
     end(&r);
-    if (!rounds)
+    return rounds;
+}
+
+/* Against oneDNN where it rounds the same factors; the plain table multiplies in fp32. */
+static void test_cuda_models__agree_with_the_cpus_in_bf16(void **state) {
+    model_options gpt = small_gpt, gpt2 = small_gpt2, llama = small_llama, stretched = stretched_llama;
+    gpt.precision = gpt2.precision = llama.precision = stretched.precision = TESS_BF16;
+    (void)state;
+    if (!rounds_in_bf16())
         skip();
     same("mnist", (model_options){ .batch = 3, .precision = TESS_BF16 }, NULL, 1e-3);
     same("gpt", gpt, NULL, 0.02);
@@ -285,6 +328,38 @@ static void test_cuda_models__agree_with_the_cpus_in_bf16(void **state) {
     gpt.head_rows = 8, gpt.decoder.vocabulary = 131, gpt.untied = 1;
     same("gpt2", gpt, NULL, 0.02);
     same("linear", (model_options){ .batch = 4, .precision = TESS_BF16 }, NULL, 1e-6);
+}
+
+/* Beside every product and beside some; a base in blocks that rows cut, and in rows of whole vectors. */
+static void adapted(const char *name, model_options o, uint32_t stored, const char *operators, double within) {
+    static const char *const some[] = { "c_fc,mlp.c_proj", "v_proj,down_proj", "c_attn,attn.c_proj", "up_proj,o_proj" };
+    int is_gpt = strncmp(name, "gpt", 3) == 0;
+    o.lora = (model_lora){ .rank = 3, .alpha = 5, .matrices = stored };
+    o.lora.tables = stored_in_blocks(stored) ? STORED_BF16 : stored;
+    for (int k = 0; k < 2; k++) {
+        snprintf(o.lora.targets, sizeof o.lora.targets, "%s", some[2 * k + !is_gpt]);
+        same(name, o, operators, within);
+    }
+    memcpy(o.lora.targets, "all-linear", sizeof "all-linear");
+    o.lora.rank = 40; /* more than a row has elements */
+    same(name, o, operators, within);
+}
+
+static void test_cuda_models__adapters_agree_with_the_cpus(void **state) {
+    model_options chunks = stretched_llama, half = small_gpt2;
+    (void)state;
+    chunks.head_rows = 8;
+    for (uint32_t stored = STORED_F32; stored < STORED_KINDS; stored++) {
+        adapted("gpt2", small_gpt2, stored, "plain", 1e-5);
+        adapted("llama", chunks, stored, "plain", 1e-5);
+        adapted(families[CAPPED].name, families[CAPPED].o, stored, "plain", 1e-5);
+    }
+    adapted("qwen2", families[0].o, STORED_NF4, "plain", 1e-5);
+    half.precision = chunks.precision = TESS_BF16;
+    for (uint32_t stored = STORED_F32; rounds_in_bf16() && stored < STORED_KINDS; stored++) {
+        adapted("gpt2", half, stored, NULL, 0.03);
+        adapted("llama", chunks, stored, NULL, 0.02);
+    }
 }
 
 static void test_cuda_models__same_bits_again(void **state) {
@@ -349,10 +424,57 @@ static void test_cuda_models__ignored_targets_agree(void **state) {
         assert_true(worst_of(&host, &device) <= 1e-5);
         batch->packed = 1;
         assert_int_equal(direct_run(device.d, TESS_PASS_TRAIN, batch, 0, 0, device.result), TESS_E_UNSUPPORTED);
+        assert_string_equal(strrchr(tess_last_error(), ':'), ": a batch is packed, the model was made for others");
         free(batch);
         end(&host);
         end(&device);
     }
+}
+
+/* Documents share samples: their positions begin again, and none sees another. */
+static void packed(const char *name, model_options o, const char *operators, double within) {
+    o.packs = 1;
+    run host = make(name, o, operators), device = make(name, o, "cuda");
+    model_batch *batch = batch_of(host.m);
+    double losses[2];
+    share_values(&host, &device, 4); /* as they begin, losses hardly depend on what attention sees */
+    for (int k = 0; k < 2; k++) {
+        train_once(&host, batch, TESS_PASS_TRAIN);
+        losses[k] = host.result->loss;
+        batch->packed = 1;
+        for (int32_t t = 0; t < o.batch * (o.context + 1); t++)
+            lm_tokens(batch)[t] |= t % 4 == 1 || t % 7 == 0 ? LM_BEGINS : 0;
+    }
+    assert_true(fabs(losses[0] - losses[1]) > 1e-3 * losses[0]); /* the marks matter */
+    for (int stores = 0; stores < 2; stores++) {
+        device.m->stores_grads = stores;
+        train_once(&host, batch, TESS_PASS_TRAIN);
+        train_once(&device, batch, TESS_PASS_TRAIN);
+        assert_true(fabs(host.result->loss - device.result->loss) <= within * host.result->loss);
+        double worst = worst_of(&host, &device);
+        if (!(worst <= within))
+            fail_msg("%s: worst gradient %.2g off", name, worst);
+    }
+    free(batch);
+    end(&host);
+    end(&device);
+}
+
+static void test_cuda_models__documents_that_share_a_sample_agree(void **state) {
+    model_options large = small_llama, lora = small_gpt2;
+    (void)state;
+    packed("gpt2", small_gpt2, "plain", 1e-5);
+    packed("llama", stretched_llama, "plain", 1e-5);
+    for (size_t i = 0; i < FAMILIES; i++)
+        packed(families[i].name, families[i].o, "plain", 1e-5);
+    lora.lora = (model_lora){ .rank = 2, .alpha = 4, .tables = STORED_F16, .targets = "all-linear" };
+    packed("gpt2", lora, "plain", 2e-5);
+    if (!rounds_in_bf16())
+        skip();
+    large.precision = TESS_BF16;
+    packed("llama", large, NULL, 0.04);
+    large = families[CAPPED].o, large.precision = TESS_BF16;
+    packed(families[CAPPED].name, large, NULL, 0.04);
 }
 
 /* ---- a sequence -------------------------------------------------------------------------------------- */
@@ -418,9 +540,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_f32),
         cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_bf16),
+        cmocka_unit_test(test_cuda_models__adapters_agree_with_the_cpus),
         cmocka_unit_test(test_cuda_models__same_bits_again),
         cmocka_unit_test(test_cuda_models__a_token_beyond_the_vocabulary_is_refused),
         cmocka_unit_test(test_cuda_models__ignored_targets_agree),
+        cmocka_unit_test(test_cuda_models__documents_that_share_a_sample_agree),
         cmocka_unit_test(test_cuda_models__a_position_at_a_time),
     };
     const tess_cuda *cu;

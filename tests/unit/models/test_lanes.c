@@ -58,6 +58,38 @@ static void test_lanes__widen_and_round_as_one_element(void **state) {
     }
 }
 
+/* Every fp16; rounded, every 251st float: denormals, ties, overflow and NaNs too. */
+static void test_lanes__widen_and_round_fp16_as_one_element(void **state) {
+    uint16_t half[2 * LANES], back[2 * LANES];
+    (void)state;
+    for (uint32_t first = 0; first < 65536; first += LANES) {
+        for (int i = 0; i < LANES; i++)
+            half[i] = (uint16_t)(first + (uint32_t)i);
+        lanes x = lanes_load(LANES_F16, half);
+        for (int i = 0; i < LANES; i++)
+            assert_int_equal(((lanes_bits)x)[i], tess_f32_bits(tess_f32_of_f16(half[i])));
+    }
+    for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += (uint64_t)LANES * 251) {
+        lanes_bits more = { 0 };
+        for (int i = 0; i < LANES; i++)
+            more[i] = (uint32_t)bits + 251u * (uint32_t)i;
+        lanes_pair x = { (lanes)more, (lanes)(more + 0x1000u) };
+        lanes_store(LANES_F16, x.a, half);
+        lanes_pair_store(LANES_F16, x, back);
+        for (int64_t k = 0; k < 2 * LANES; k++) {
+            uint32_t was = k < LANES ? more[k] : more[k - LANES] + 0x1000u;
+            uint16_t expected = tess_f16_of_f32(tess_f32_of_bits(was));
+            assert_int_equal(back[lanes_pair_place(LANES_F16, k)], expected);
+            if (k < LANES)
+                assert_int_equal(half[k], expected);
+        }
+        lanes_pair again = lanes_pair_load(LANES_F16, back);
+        for (int k = 0; k < LANES; k++)
+            assert_int_equal(((lanes_bits)again.b)[k],
+                             tess_f32_bits(tess_f32_of_f16(back[lanes_pair_place(LANES_F16, LANES + k)])));
+    }
+}
+
 /* Element k of what was loaded, at its place in memory; bits may be added to it first. */
 static void assert_pairs(int half, const void *from, uint32_t more) {
     uint32_t back[2 * LANES];
@@ -110,6 +142,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lanes__have_the_bits_of_one_element),
         cmocka_unit_test(test_lanes__widen_and_round_as_one_element),
+        cmocka_unit_test(test_lanes__widen_and_round_fp16_as_one_element),
         cmocka_unit_test(test_lanes__pairs_are_loaded_and_stored_in_place),
         cmocka_unit_test(test_lanes__behind_the_first_are_others),
     };

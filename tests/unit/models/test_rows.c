@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "kit/formulas.h"
+#include "tools/models/lanes.h"
 
 extern const rows_functions rows_table, rows_table_plain; /* the first is the models' own, chosen at run time */
 #ifdef ROWS_X86
@@ -63,7 +64,9 @@ static void fill_floats(float *x, int64_t n) {
 
 static void fill(const decoder *d, void *x, int64_t n) {
     for (int64_t i = 0; i < n; i++)
-        if (d->half)
+        if (d->half == LANES_F16)
+            ((uint16_t *)x)[i] = tess_f16_of_f32(some_float());
+        else if (d->half)
             ((uint16_t *)x)[i] = tess_bf16_of_f32(some_float());
         else
             ((float *)x)[i] = some_float();
@@ -94,7 +97,7 @@ static decoder decoder_of(int half, int llama, int64_t width) {
                   .width = width,
                   .elem = half ? 2 : 4,
                   .eps = 1e-5f };
-    d.dtype = half ? TESS_BF16 : TESS_F32;
+    d.dtype = half == LANES_F16 ? TESS_F16 : half ? TESS_BF16 : TESS_F32;
     return d;
 }
 
@@ -274,7 +277,7 @@ static void loss_run(const rows_functions *f, decoder *d, void *user, char *out)
 static void test_rows__losses_have_the_same_bits(void **state) {
     static const int64_t vocabularies[] = { 1, 2, 16, 17, 255, 256, 300, 1000 };
     (void)state;
-    for (int half = 0; half < 2; half++)
+    for (int half = 0; half <= LANES_F16; half++)
         for (size_t i = 0; i < sizeof vocabularies / sizeof *vocabularies; i++) {
             decoder d = decoder_of(half, 0, vocabularies[i]);
             d.vocabulary = vocabularies[i];
@@ -330,11 +333,11 @@ static void attention_at(int half, int llama, int64_t time, int64_t size, int wi
 static void test_rows__attention_has_the_same_bits(void **state) {
     static const int64_t times[] = { 1, 5, 63, 64, 65, 530 }, sizes[] = { 2, 6, 16, 18, 34 };
     (void)state;
-    for (int kind = 0; kind < 8; kind++)
+    for (int kind = 0; kind < 12; kind++)
         for (size_t t = 0; t < sizeof times / sizeof *times; t++)
             for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
                 if (times[t] < 100 || sizes[s] == 18) /* two spans of keys: once is enough */
-                    attention_at(kind & 1, kind >> 1 & 1, times[t], sizes[s], kind >> 2);
+                    attention_at(kind % 3, kind / 3 & 1, times[t], sizes[s], kind / 6);
 }
 
 static void rope_one_run(const rows_functions *f, decoder *d, void *user, char *out) {
@@ -344,7 +347,7 @@ static void rope_one_run(const rows_functions *f, decoder *d, void *user, char *
 
 static void test_rows__one_row_is_turned_with_the_same_bits(void **state) {
     (void)state;
-    for (int half = 0; half < 2; half++)
+    for (int half = 0; half <= LANES_F16; half++)
         for (int64_t size = 2; size < 80; size += 2) {
             decoder d = decoder_of(half, 1, 3 * size);
             d.time = 8, d.size = size, d.heads = 3, d.kv_heads = 1, d.q_width = 3 * size, d.kv_width = size;

@@ -163,6 +163,35 @@ static void test_optimizers__adamw8bit_is_torchaos(void **state) {
     tess__plugin_close(plugin);
 }
 
+/* One element's gradient is a small part of its block's largest one, and then exactly zero, as that of a token that
+ * comes no more. Its second moment is below the least code, its first is not. AdamW's steps then shrink from lr on;
+ * codes of either moment may double it. */
+static void test_optimizers__a_small_second_moment_is_not_lost(void **state) {
+    (void)state;
+    enum { LAST = 10 };
+    static const float parts[] = { 1e-6f, 1e-5f, 1e-4f, 3e-4f, 1e-3f, 1 };
+    static run8 r;
+    for (size_t k = 0; k < sizeof parts / sizeof parts[0]; k++) {
+        tess__plugin *plugin = open_plugin("adamw8bit");
+        const tess_optimizer_ops *ops = plugin->ops;
+        memset(&r, 0, sizeof r);
+        for (uint64_t step = 1; step <= LAST + 10; step++) {
+            tess_optimizer_piece piece = { .struct_size = sizeof piece, .elems = 256, .step = step, .lr = 0.01 };
+            piece.master = r.p, piece.grad = r.g;
+            piece.state[0] = r.code[0], piece.state[1] = r.code[1], piece.state[2] = r.most[0],
+            piece.state[3] = r.most[1];
+            for (uint64_t i = 0; i < 256; i++)
+                r.g[i] = i == 7 ? step <= LAST ? parts[k] : 0 : 1;
+            const double before = (double)r.p[7];
+            assert_int_equal(ops->step(plugin->ctx, &piece, NULL), TESS_OK);
+            const double moved = before - (double)r.p[7];
+            if (moved < -1e-6 || moved > 0.02)
+                fail_msg("gradient %g, step %d moves by %g", (double)parts[k], (int)step, moved);
+        }
+        tess__plugin_close(plugin);
+    }
+}
+
 /* ---- both ---- */
 
 static void test_optimizers__what_no_beta_is_is_refused_and_nothing_changes(void **state) {
@@ -196,6 +225,7 @@ int main(void) {
         cmocka_unit_test(test_optimizers__adamw8bit_takes_two_bytes_an_element),
         cmocka_unit_test(test_optimizers__a_code_is_the_nearest),
         cmocka_unit_test(test_optimizers__adamw8bit_is_torchaos),
+        cmocka_unit_test(test_optimizers__a_small_second_moment_is_not_lost),
         cmocka_unit_test(test_optimizers__what_no_beta_is_is_refused_and_nothing_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

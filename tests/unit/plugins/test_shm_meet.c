@@ -20,7 +20,7 @@
 
 #include <tessera/plugin.h>
 
-enum { RANKS = 2, MOST_FDS = 2 * RANKS + 1 };
+enum { RANKS = 2, RANKS_MAX = 3, MOST_FDS = 2 * RANKS + 1 };
 static tess_status (*open_plugin)(const tess_host *, uint32_t, const void **, void **, tess_error *);
 
 /* As plugins/comm-shm/rendezvous.c has them. */
@@ -39,12 +39,12 @@ typedef struct {
 
 static struct {
     pthread_mutex_t lock;
-    int has[RANKS];
-    record records[RANKS];
+    int has[RANKS_MAX];
+    record records[RANKS_MAX];
 } kv = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 typedef struct {
-    int rank;
+    int rank, nranks;   /* 0: RANKS */
     int64_t timeout_ns; /* 0: 20 s */
     pthread_t thread;
     tess_status status;
@@ -94,9 +94,11 @@ static int32_t aborting(void *host) {
 
 static tess_status meet_and_part(const tess_comm_ops *ops, void *ctx, rank_state *r) {
     const int64_t soon = r->timeout_ns ? r->timeout_ns : 20000000000;
-    tess_comm_config config = {
-        .struct_size = sizeof config, .rank = r->rank, .nranks = RANKS, .group = "world", .timeout_ns = soon
-    };
+    tess_comm_config config = { .struct_size = sizeof config,
+                                .rank = r->rank,
+                                .nranks = r->nranks ? r->nranks : RANKS,
+                                .group = "world",
+                                .timeout_ns = soon };
     tess_comm *comm = NULL;
     tess_status s = ops->init(ctx, &config, &comm, &r->error);
     if (s)
@@ -223,6 +225,68 @@ static void test_shm_meet__descriptors_without_the_secret_are_closed(void **stat
         end_with(&ranks[r], TESS_OK);
 }
 
+/* What somebody with the secret said for rank 1 is of no use a second time; rank 0 goes on to wait for rank 2. */
+static void test_shm_meet__a_rank_is_taken_once(void **state) {
+    (void)state;
+    rank_state rank = { .rank = 0, .nranks = 3, .timeout_ns = 2000000000 };
+    int other_end;
+    memset(kv.has, 0, sizeof kv.has);
+    assert_int_equal(pthread_create(&rank.thread, NULL, run_rank, &rank), 0);
+    record first = await_record(0);
+    for (int r = 1; r < 3; r++)
+        kv_set(&(rank_state){ .rank = r }, "", &first, sizeof first);
+    int fd = reach(&first);
+    send_fds(fd, first.secrets[0], 1, 2, &other_end);
+    for (int again = 0; again < 2; again++)
+        assert_refused(&first, first.secrets[0], 1, 2);
+    end_with(&rank, TESS_E_TIMEOUT);
+    assert_int_equal(rank.error.rank, 2);
+    close(fd);
+    close(other_end);
+}
+
+/* ---- what ranks say of themselves ---------------------------------------------------------------------------------
+ */
+
+typedef struct {
+    const char *host, *boot; /* null: as rank 0 has it */
+    uint32_t later, address_bytes;
+    tess_status status;
+    const char *says;
+} told;
+
+static void test_shm_meet__ranks_elsewhere_and_of_other_versions_are_named(void **state) {
+    (void)state;
+    static const told cases[] = {
+        { .boot = "another", .status = TESS_E_UNSUPPORTED, .says = "comm shm serves the ranks of one host" },
+        { .host = "far", .boot = "", .status = TESS_E_UNSUPPORTED, .says = "rank 1 on host far; comm shm" },
+        { .host = "renamed", .status = TESS_OK },
+        { .boot = "", .status = TESS_OK },
+        { .later = 1, .status = TESS_E_VERSION, .says = "shm: rank 1 speaks version 4, this one 3" },
+        { .address_bytes = 17, .status = TESS_E_VERSION, .says = "rank 1 speaks version" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const told *c = &cases[i];
+        rank_state ranks[RANKS];
+        memset(kv.has, 0, sizeof kv.has);
+        go(&ranks[0], 0);
+        record other = await_record(0);
+        snprintf(other.host, sizeof other.host, "%s", c->host ? c->host : kv.records[0].host);
+        snprintf(other.boot, sizeof other.boot, "%s", c->boot ? c->boot : kv.records[0].boot);
+        other.version += c->later;
+        other.address_bytes = c->address_bytes;
+        kv_set(&(rank_state){ .rank = 1 }, "", &other, sizeof other);
+        if (c->status == TESS_OK) {
+            other = await_record(0);
+            assert_refused(&other, 0, 1, 2); /* rank 0 has read it: it takes connections */
+            go(&ranks[1], 1);
+            end_with(&ranks[1], TESS_OK);
+        }
+        end_with(&ranks[0], c->status);
+        assert_true(c->status == TESS_OK || (ranks[0].error.rank == 1 && strstr(ranks[0].error.message, c->says)));
+    }
+}
+
 /* Somebody of the same user listens at rank 0's address, as its next owner may when rank 0 has ended. */
 static void listen_for_rank_0(int *listener, record *first) {
     struct sockaddr_un at = { .sun_family = AF_UNIX };
@@ -279,6 +343,8 @@ static void test_shm_meet__an_impostors_descriptors_are_closed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shm_meet__descriptors_without_the_secret_are_closed),
+        cmocka_unit_test(test_shm_meet__a_rank_is_taken_once),
+        cmocka_unit_test(test_shm_meet__ranks_elsewhere_and_of_other_versions_are_named),
         cmocka_unit_test(test_shm_meet__an_impostors_descriptors_are_closed),
     };
     char path[4096];

@@ -33,6 +33,21 @@ static tess_status compare_part(void *user, const tess__image_part *p) {
     return TESS_OK;
 }
 
+/* Each piece with what does not belong to it around it; in order, or the last one first. */
+static void take_pieces(cutting *c, const char *image, uint64_t bytes, int backward) {
+    const uint64_t n = (bytes + PIECE - 1) / PIECE;
+    char *room = malloc(2 * bytes + PIECE);
+    assert_non_null(room);
+    memset(room, 0xee, 2 * bytes + PIECE);
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t done = (backward ? n - 1 - i : i) * PIECE, size = bytes - done < PIECE ? bytes - done : PIECE;
+        memcpy(room + bytes, image + done, size);
+        memset(room + bytes + size, 0xee, PIECE - size);
+        assert_int_equal(take_piece(c, done, room + bytes, TESS_MEM_HOST, size), TESS_OK);
+    }
+    free(room);
+}
+
 static void test_recut__pieces_of_an_image_come_to_their_places(void **state) {
     (void)state;
     const tess_options o = { .struct_size = sizeof o, .optimizer = "adamw8bit" };
@@ -49,9 +64,8 @@ static void test_recut__pieces_of_an_image_come_to_their_places(void **state) {
     tess__carry carry = { .plan = t->plan };
     cutting c = { .t = t };
     t->mirror.carry = &carry;
-    for (uint64_t done = 0; done < bytes; done += PIECE)
-        assert_int_equal(take_piece(&c, done, image + done, TESS_MEM_HOST, bytes - done < PIECE ? bytes - done : PIECE),
-                         TESS_OK);
+    take_pieces(&c, image, bytes, 0);
+    take_pieces(&c, image, bytes, 1);
     t->mirror.carry = NULL;
     comparing x = { .t = t, .image = image };
     assert_int_equal(tess__image_each(&t->plan.setup, &t->plan.layout, compare_part, &x), TESS_OK);

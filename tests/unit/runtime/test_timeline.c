@@ -8,6 +8,8 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <string.h>
+#include <time.h>
 
 #include "core/runtime/timeline.h"
 
@@ -107,13 +109,198 @@ static void test_timeline__after_hours_in_flight_spans_keep_their_digits(void **
     for (uint64_t i = 0; i < n; i++)
         if (fabs(spans[i].seconds - 0.25e-3) > 3e-6 && fabs(spans[i].seconds - 1) > 3e-6)
             fail_msg("span %llu lasts %.9f s", (unsigned long long)i, spans[i].seconds);
+        else if (fabs(spans[i].start - round(spans[i].start)) > 3e-3 || fabs(spans[i].start - (double)i / 2) > 2)
+            fail_msg("span %llu begins at %.9f s", (unsigned long long)i, spans[i].start);
     tess__timeline_end(&t);
     tess__trace_destroy(trace);
+}
+
+/* ---- collectives and waits ----------------------------------------------------------------------------------------
+ */
+
+typedef struct {
+    uint32_t op, track;
+    double begin_ms, end_ms;
+} passed;
+
+static void check_spans(int apart, const passed *put, int n_put, const passed *expected, uint64_t n) {
+    const tess__device device = { .ops = &ops, .mem = TESS_MEM_CUDA };
+    tess__span spans[8];
+    tess__trace *trace;
+    tess__timeline t;
+    tess__timed *span;
+    now_ms = 0;
+    n_events = 0;
+    assert_int_equal(tess__trace_create(8, &trace), TESS_OK);
+    assert_int_equal(tess__timeline_start(&t, &device, apart, trace), TESS_OK);
+    for (int i = 0; i < n_put; i++) {
+        const tess__instr in = { .op = (uint8_t)put[i].op };
+        now_ms = put[i].begin_ms;
+        assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
+        now_ms = put[i].end_ms;
+        assert_int_equal(tess__timeline_stop(&t, span, &device.compute, put[i].track, &in, NULL, 3), TESS_OK);
+    }
+    now_ms = 100;
+    assert_int_equal(tess__timeline_read(&t), TESS_OK);
+    assert_int_equal(tess__trace_read(trace, 3, spans, 8), n);
+    for (uint64_t i = 0; i < n; i++) {
+        assert_int_equal(spans[i].op, expected[i].op);
+        assert_int_equal(spans[i].track, expected[i].track);
+        assert_true(fabs(1e3 * spans[i].start - (expected[i].begin_ms - expected[0].begin_ms)) < 1e-4);
+        assert_true(fabs(1e3 * spans[i].seconds - (expected[i].end_ms - expected[i].begin_ms)) < 1e-4);
+    }
+    tess__timeline_end(&t);
+    tess__trace_destroy(trace);
+}
+
+#define COMPUTE TESS__TRACK_COMPUTE
+#define COMM TESS__TRACK_COMM
+
+static void test_timeline__collectives_of_a_communicator_run_one_behind_another(void **state) {
+    (void)state;
+    static const passed put[] = { { TESS__GATHER, COMM, 1, 3 },
+                                  { TESS__REDUCE, COMM, 2, 5 },
+                                  { TESS__REPLICATE, COMM, 2.5, 4 },
+                                  { TESS__GATHER, COMM, 2.75, 4 } };
+    static const passed together[] = { { TESS__GATHER, COMM, 1, 3 },
+                                       { TESS__REPLICATE, COMM, 2.5, 4 },
+                                       { TESS__REDUCE, COMM, 3, 5 },
+                                       { TESS__GATHER, COMM, 5, 5 } };
+    static const passed apart[] = { { TESS__GATHER, COMM, 1, 3 },
+                                    { TESS__REDUCE, COMM, 2, 5 },
+                                    { TESS__REPLICATE, COMM, 2.5, 4 },
+                                    { TESS__GATHER, COMM, 3, 4 } };
+    check_spans(0, put, 4, together, 4);
+    check_spans(1, put, 4, apart, 4);
+}
+
+static void test_timeline__short_waits_are_left_out(void **state) {
+    (void)state;
+    static const passed put[] = { { TESS__GATHER_WAIT, COMPUTE, 1, 1.0005 },
+                                  { TESS__GATHER_WAIT, COMPUTE, 2, 2.01 },
+                                  { TESS__STEP, COMPUTE, 3, 3.0005 } };
+    check_spans(0, put, 3, put + 1, 2);
+}
+
+static void test_timeline__a_collective_of_the_engines_thread_is_on_both_tracks(void **state) {
+    (void)state;
+    static const passed put[] = { { TESS__NORM_REDUCE, COMPUTE, 1, 3 },
+                                  { TESS__GATHER, COMM, 2, 5 },
+                                  { TESS__STEP, COMPUTE, 4, 6 } };
+    static const passed expected[] = { { TESS__NORM_REDUCE, COMPUTE, 1, 3 },
+                                       { TESS__NORM_REDUCE, COMM, 1, 3 },
+                                       { TESS__GATHER, COMM, 3, 5 },
+                                       { TESS__STEP, COMPUTE, 4, 6 } };
+    check_spans(0, put, 3, expected, 4);
+}
+
+/* More spans than have room between two readings: what has passed goes to the trace, and what is open is given up.
+ */
+static void test_timeline__a_full_ring_gives_what_has_passed(void **state) {
+    (void)state;
+    static tess__span spans[TESS__TIMED + 99];
+    const tess__device device = { .ops = &ops, .mem = TESS_MEM_CUDA };
+    tess__timed *span, *open;
+    tess__trace *trace;
+    tess__timeline t;
+    now_ms = 0;
+    n_events = 0;
+    assert_int_equal(tess__trace_create(TESS__TIMED + 99, &trace), TESS_OK);
+    assert_int_equal(tess__timeline_start(&t, &device, 0, trace), TESS_OK);
+    for (int i = 1; i <= TESS__TIMED + 10; i++) {
+        now_ms = i;
+        assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
+        assert_non_null(span);
+        now_ms += 0.25;
+        stop(&t, span);
+    }
+    assert_int_equal(tess__trace_read(trace, 0, spans, TESS__TIMED + 99), TESS__TIMED);
+    assert_int_equal(tess__timeline_begin(&t, &device.compute, &open), TESS_OK);
+    assert_int_equal(tess__timeline_read(&t), TESS_OK);
+    for (int i = 1; i < TESS__TIMED; i++) {
+        assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
+        assert_non_null(span);
+        now_ms += 0.5;
+        stop(&t, span);
+    }
+    assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
+    assert_ptr_equal(span, open); /* a scope that never ends is given up */
+    stop(&t, span);
+    stop(&t, span); /* once */
+    now_ms += 1;
+    assert_int_equal(tess__timeline_read(&t), TESS_OK);
+    assert_true(t.oldest == t.next);
+    tess__timeline_end(&t);
+    tess__trace_destroy(trace);
+    assert_int_equal(tess__timeline_begin(NULL, &device.compute, &span), TESS_OK);
+    assert_null(span);
+}
+
+static void test_trace__a_span_ends_now(void **state) {
+    (void)state;
+    tess__trace *trace;
+    tess__span span;
+    struct timespec before, after;
+    const tess__instr in = { .op = TESS__ENTER, .index = 5 };
+    const tess__event event = { .scope = 9, .type = TESS__BACKWARD_BEGIN };
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    const int64_t began_ns = tess__trace_now();
+    assert_true(began_ns / 1000000000 >= before.tv_sec &&
+                began_ns >= before.tv_sec * INT64_C(1000000000) + before.tv_nsec);
+    assert_int_equal(tess__trace_create(1, &trace), TESS_OK);
+    tess__trace_add(trace, COMPUTE, &in, &event, 1, began_ns);
+    tess__trace_add(NULL, COMPUTE, &in, &event, 1, began_ns);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    assert_int_equal(tess__trace_read(trace, 1, &span, 1), 1);
+    assert_int_equal(span.index, 9);
+    assert_int_equal(span.event, TESS__BACKWARD_BEGIN);
+    assert_int_equal(span.cause, -1);
+    assert_true(span.seconds >= 0);
+    assert_true(span.seconds <=
+                (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec));
+    tess__trace_destroy(trace);
+}
+
+static void test_trace__the_last_spans_are_kept(void **state) {
+    (void)state;
+    tess__trace *trace = NULL;
+    tess__span spans[3];
+    const tess__instr in = { .op = TESS__STEP, .index = 5 };
+    assert_int_equal(tess__trace_create(0, &trace), TESS_E_INVALID);
+    assert_int_equal(tess__trace_create((UINT64_C(1) << 28) + 1, &trace), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "a trace of 268435457 spans: expected 1 to 2^28");
+    assert_null(trace);
+    assert_int_equal(tess__trace_create(4, &trace), TESS_OK);
+    assert_int_equal(tess__trace_read(trace, 0, spans, 3), 0);
+    for (int i = 0; i < 6; i++) /* one of another step; the first two are lost */
+        tess__trace_add_span(trace, COMPUTE, &in, NULL, i == 4 ? 8 : 7, 9000 - 1000 * i, 9500 - 1000 * i);
+    memset(spans, 0xff, sizeof spans);
+    assert_int_equal(tess__trace_read(trace, 7, spans, 2), 3);
+    assert_int_equal(spans[2].track, 0xff);
+    assert_int_equal(tess__trace_read(trace, 7, spans, 3), 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(spans[i].index, 5);
+        assert_int_equal(spans[i].step, 7);
+        assert_int_equal(spans[i].event, 0);
+        assert_true(fabs(spans[i].start - (i ? i + 1 : 0) * 1e-6) < 1e-12);
+        assert_true(fabs(spans[i].seconds - 5e-7) < 1e-12);
+    }
+    assert_int_equal(tess__trace_read(trace, 8, spans, 3), 1);
+    assert_true(spans[0].start == 0);
+    assert_int_equal(tess__trace_read(trace, 8, NULL, 0), 1);
+    tess__trace_destroy(trace);
+    tess__trace_destroy(NULL);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_timeline__after_hours_in_flight_spans_keep_their_digits),
+        cmocka_unit_test(test_timeline__collectives_of_a_communicator_run_one_behind_another),
+        cmocka_unit_test(test_timeline__short_waits_are_left_out),
+        cmocka_unit_test(test_timeline__a_collective_of_the_engines_thread_is_on_both_tracks),
+        cmocka_unit_test(test_timeline__a_full_ring_gives_what_has_passed),
+        cmocka_unit_test(test_trace__a_span_ends_now),
+        cmocka_unit_test(test_trace__the_last_spans_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -285,6 +285,9 @@ static double compare_sequence(run *r) {
     return off / most;
 }
 
+/* Gemma's bound is that of its functions. If each module's result in fp64 is off by half a unit in the last place of
+ * fp32, logits of hf-gemma2-1 move by up to 4.3e-6 of the largest, of hf-gemma3-1 by 2.9e-6, of the others by 1.5e-6.
+ */
 static void test_hf_weights__a_position_at_a_time_gives_the_same_logits(void **state) {
     static const char *const operators[] = { "plain", "auto" };
     (void)state;

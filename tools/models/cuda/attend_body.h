@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The two kernels of kernels_attend.h for heads of up to ATTEND_SIZE elements; backward walks in tiles of ATTEND_SMALL
- * rows. Included once for each size. */
+/* The two kernels of kernels_attend.h for heads of up to ATTEND_SIZE elements. Backward walks in tiles of
+ * ATTEND_SMALL rows. kernels_attend.h includes this file once per size. */
 #define SIZE ATTEND_SIZE
 #define SMALL ATTEND_SMALL
 #define NAME(name) ATTEND_NAME(name, ATTEND_SIZE)
@@ -9,13 +9,13 @@
 typedef struct {
     uint16_t tile[2][TILE_ROWS * PITCH];
 } NAME(attend_shared);
-typedef struct { /* of a warp: 16 rows */
+typedef struct { /* a warp's state for its 16 rows */
     tile_a q[SIZE / 16];
     tile_c y[SIZE / 8];
     tile_rows most, sum;
 } NAME(attend_state);
 
-/* left[16 of a warp, SIZE] · right[n, SIZE] turned */
+/* s[16, n] = left[16 rows of the warp, SIZE] · right[n, SIZE]^T */
 TESS_FN void NAME(attend_score)(tile_c *s, const uint16_t *left, int row, const uint16_t *right, int n) {
     TILE_UNROLL for (int k = 0; k < n / 8; k++) tile_clear(&s[k]);
     TILE_UNROLL for (int d = 0; d < SIZE / 16; d++) {
@@ -43,7 +43,7 @@ TESS_FN void NAME(attend_collect)(tile_c *y, const tile_c *p, const uint16_t *ri
 }
 
 /* ---- forward ------------------------------------------------------------------------------------- */
-/* Scores become exponentials against the new maximum, and what there is shrinks to it. */
+/* Replaces scores by exponentials relative to the new maximum and rescales the earlier sums to it. */
 TESS_FN void NAME(attend_online)(NAME(attend_state) * w, tile_c *s, int row, int key, const attend_sight *e_) {
     tile_rows most = w->most, shrink;
     float scale = e_->scale * ATTEND_LOG2E;
@@ -97,7 +97,7 @@ TESS_FN void NAME(attend_finish)(NAME(attend_state) * w, const ops_args_attend *
     TILE_UNROLL for (int d = 0; d < SIZE / 8; d++) attend_put(&w->y[d], &over, y, pitch, row, a->time, d * 8, a->size);
 }
 
-/* A group of one copy, or of none. */
+/* Starts a group of one copy; if `first` is below 0 the group is empty. */
 TESS_FN void NAME(attend_start)(tile_pipe *pipe, NAME(attend_shared) * shared, int which, const tile_from *m,
                                 int first) {
     if (first >= 0)
@@ -105,8 +105,9 @@ TESS_FN void NAME(attend_start)(tile_pipe *pipe, NAME(attend_shared) * shared, i
     tile_commit(pipe);
 }
 
-/* The next keys come while exponentials and values are at work, the next values while keys are. A row of which the
- * first keys are all hidden has sums of nothing until it sees one, whose maximum makes them 0. */
+/* The copy of the next keys overlaps the exponentials and the product with values. The copy of the next values
+ * overlaps the product with keys. If the first keys of a row are all hidden, its sums are meaningless until it sees
+ * one. That key's maximum then scales them to 0. */
 TESS_FN void NAME(body_attend)(const ops_args_attend *a, uint32_t block, NAME(attend_shared) * shared) {
     attend_place p = attend_place_of(block, a->heads, a->tiles, 1);
     int kv = a->heads + p.head / (a->heads / a->kv_heads), first = p.tile * TILE_ROWS;
@@ -153,12 +154,12 @@ TESS_FN void NAME(body_attend)(const ops_args_attend *a, uint32_t block, NAME(at
 
 /* ---- backward ------------------------------------------------------------------------------------ */
 typedef struct {
-    uint16_t large[2][TILE_ROWS * PITCH], small[3][SMALL * PITCH]; /* the first and the last by turns */
+    uint16_t large[2][TILE_ROWS * PITCH], small[3][SMALL * PITCH]; /* small[0] and small[2] alternate */
     float half[2 * TILE_ROWS], lse[TILE_ROWS];
 } NAME(attend_backward_shared);
 
-/* Scores become probabilities, and dp what goes back through them; `turned`: rows are keys, columns queries, from
- * `column` on. lse and the halves of delta are those of the tile's queries. */
+/* Turns scores into probabilities, and dp into the gradient of the scores. With `turned`, rows are keys, and columns
+ * are queries from `column` on. lse and the halves of delta belong to the tile's queries. */
 TESS_FN void NAME(attend_slopes)(const NAME(attend_backward_shared) * shared, tile_c *s, tile_c *dp, int turned,
                                  int row, int column, int local, int time, const attend_sight *sight) {
     TILE_EACH_LANE(i, g, t) {
@@ -175,7 +176,7 @@ TESS_FN void NAME(attend_slopes)(const NAME(attend_backward_shared) * shared, ti
     }
 }
 
-/* Sums of exponentials of queries, in powers of two, and what their rows of y and dy make. */
+/* Loads the queries' lse, converted to base 2, and computes the halves of delta from their rows of y and dy. */
 TESS_FN void NAME(attend_queries)(const ops_args_attend_backward *a, attend_place p, int head, int first, int rows,
                                   NAME(attend_backward_shared) * shared) {
     tile_from y = attend_rows(a->y, p.n, head, a->time, a->heads, a->size, a->vector);
@@ -188,21 +189,21 @@ TESS_FN void NAME(attend_queries)(const ops_args_attend_backward *a, attend_plac
     }
 }
 
-/* A group of one copy, or of none. */
+/* Starts a group of one copy; if `first` is below 0 the group is empty. */
 TESS_FN void NAME(attend_fetch)(tile_pipe *pipe, uint16_t *tile, const tile_from *m, int first) {
     if (first >= 0)
         tile_start(pipe, tile, SMALL, SIZE, m, first);
     tile_commit(pipe);
 }
 
-/* The gradients of a warp's queries or keys, where positions turned them. */
+/* Turns the gradients of a warp's queries or keys back by their positions, if there is a table. */
 TESS_FN void NAME(attend_turn)(tile_c *sum, const ops_args_attend_backward *a, int row) {
     if (a->table)
         TILE_UNROLL for (int d = 0; d < SIZE / 16; d++)
             attend_turn_back(&sum[d], &sum[d + SIZE / 16], a->table, row, a->time, d * 8, SIZE / 2);
 }
 
-/* The gradient of 64 queries: over the keys before them. */
+/* Computes the gradient of 64 queries; it walks over the keys that they see. */
 TESS_FN void NAME(attend_of_queries)(const ops_args_attend_backward *a, attend_place p,
                                      NAME(attend_backward_shared) * shared) {
     int kv = a->heads + p.head / (a->heads / a->kv_heads), first = p.tile * TILE_ROWS;
@@ -251,7 +252,7 @@ TESS_FN void NAME(attend_of_queries)(const ops_args_attend_backward *a, attend_p
     }
 }
 
-/* The gradients of 64 keys and values: over the queries behind them, of every head that shares them. */
+/* Computes the gradients of 64 keys and values. It walks over the later queries of each head that shares them. */
 TESS_FN void NAME(attend_of_keys)(const ops_args_attend_backward *a, attend_place p,
                                   NAME(attend_backward_shared) * shared) {
     int share = a->heads / a->kv_heads, kv = a->heads + p.head, first = p.tile * TILE_ROWS;

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Causal attention in fp32, and in bf16 with heads too large for kernels_attend.h, by blocks of query rows: the scores
- * of one block exist at a time, small enough to stay in the GPU's cache, and backward makes them again from the saved
- * log-sum-exp. The five products are batches over the heads of a sample; where heads share keys and values, over the
- * first heads of all shares, then over the second ones, so that no two products of a batch add to the same gradient. */
+/* Causal attention by blocks of query rows, for fp32, and for bf16 with heads too large for kernels_attend.h. Only
+ * one block's scores exist at a time; they are small enough to stay in the GPU's cache. Backward computes them again
+ * from the saved log-sum-exp.
+ *
+ * The five products are batches over the heads of a sample. Where heads share keys and values, a batch takes one
+ * head of each share. So no two products of a batch add to the same gradient. */
 #include "cuda_ops.h"
 
 #include <math.h>
 
 enum { QUERIES = 256 };
 
-typedef struct { /* of a call, and of the sample and block it is at */
+typedef struct { /* state of a call, with the sample and block that it works on */
     const cuda_ops *c;
     const ops_attention_shape *s;
-    const char *x, *y, *dy;  /* factors */
-    uint64_t elem;           /* bytes of one */
-    int64_t kv_heads, share; /* heads of one share */
-    int64_t width, pitch;    /* of a row of y, of one of x */
+    const char *x, *y, *dy;  /* tensors of factors: bf16 or fp32 */
+    uint64_t elem;           /* bytes of one element */
+    int64_t kv_heads, share; /* share: heads that share keys and values */
+    int64_t width, pitch;    /* elements of a row of y, and of a row of x */
     int64_t first, rows, columns;
     float *scores, *dp;
     uint16_t *half_p, *half_ds; /* null in fp32 */
@@ -49,7 +51,7 @@ static void *cut(char **at, uint64_t bytes) {
     return p;
 }
 
-/* dy null: forward. wide: dx before it is rounded, where it is. */
+/* dy is null in forward. *wide: room for dx in fp32, from which bf16 is rounded. */
 static attend prepare(const cuda_ops *c, const ops_attention_shape *s, const void *x, const void *y, const void *dy,
                       char *at, float **wide) {
     attend a = { .c = c, .s = s, .x = x, .y = y, .dy = dy, .elem = c->base.bf16 ? sizeof(uint16_t) : sizeof(float) };
@@ -68,7 +70,7 @@ static attend prepare(const cuda_ops *c, const ops_attention_shape *s, const voi
     return a;
 }
 
-/* Row `row` of sample n in [time, heads + 2 kv_heads, size]; part: 0 queries, 1 keys, 2 values. */
+/* Offsets of row `row` of sample n in [time, heads + 2 kv_heads, size]; part: 0 queries, 1 keys, 2 values. */
 static int64_t part_at(const attend *a, int64_t part) {
     return part ? a->width + (part - 1) * a->kv_heads * a->s->size : 0;
 }
@@ -79,7 +81,8 @@ static const void *row_at(const attend *a, const char *y, int64_t n, int64_t row
     return y + (uint64_t)((n * a->s->time + row) * a->width) * a->elem;
 }
 
-/* For products over one head of each share: from head to head of queries, and of scores. */
+/* A product over one head of each share. The next two functions are the strides from share to share, of queries and
+ * of scores. */
 static ops_product over_shares(const attend *a) {
     return (ops_product){ .n = (int32_t)a->kv_heads, .halves = a->c->base.bf16, .alpha = 1 };
 }
@@ -89,7 +92,7 @@ static int64_t heads_step(const attend *a) {
 static int64_t scores_of(const attend *a) {
     return a->rows * a->s->time;
 }
-/* Elements of `elem` bytes behind x. */
+/* Returns the address `elems` elements of `elem` bytes behind x. */
 static void *behind(const void *x, int64_t elems, uint64_t elem) {
     return (char *)(uintptr_t)x + (uint64_t)elems * elem;
 }
@@ -151,6 +154,10 @@ float ops_cuda_attention_scale(const ops_attention_shape *s) {
     return s->scale > 0 ? s->scale : (float)(1.0 / sqrt(s->size));
 }
 
+static const int32_t *places_of(const ops_attention_shape *s, int64_t n) {
+    return s->places ? s->places + n * s->time : NULL;
+}
+
 static tess_status forward_block(const attend *a, int64_t n, float *lse) {
     const ops_attention_shape *s = a->s;
     uint64_t rows = (uint64_t)s->heads * (uint64_t)a->rows;
@@ -159,7 +166,7 @@ static tess_status forward_block(const attend *a, int64_t n, float *lse) {
                        .lse = lse + n * s->heads * s->time, .half = a->half_p, .heads = (uint64_t)s->heads,
                        .rows = (uint64_t)a->rows, .first = (uint64_t)a->first, .columns = (uint64_t)a->columns,
                        .pitch = (uint64_t)s->time, .time = (uint64_t)s->time, .window = (uint64_t)s->window,
-                       .cap = s->cap));
+                       .places = places_of(s, n), .cap = s->cap));
     return collect(a, a->half_p ? (void *)a->half_p : a->scores, x_at(a, n, 0, 2),
                    (void *)(uintptr_t)row_at(a, a->y, n, a->first), a->width, a->half_p != NULL);
 }
@@ -188,8 +195,8 @@ static tess_status backward_block(const attend *a, int64_t n, const float *lse, 
                        .y = row_at(a, a->y, n, 0), .dy = row_at(a, a->dy, n, 0), .heads = (uint64_t)s->heads,
                        .rows = (uint64_t)a->rows, .first = (uint64_t)a->first, .columns = (uint64_t)a->columns,
                        .pitch = (uint64_t)s->time, .time = (uint64_t)s->time, .size = (uint64_t)s->size,
-                       .window = (uint64_t)s->window, .scale = ops_cuda_attention_scale(s), .cap = s->cap,
-                       .half = a->half_p != NULL));
+                       .window = (uint64_t)s->window, .places = places_of(s, n), .scale = ops_cuda_attention_scale(s),
+                       .cap = s->cap, .half = a->half_p != NULL));
     const void *p = a->half_p ? (void *)a->half_p : a->scores, *ds = a->half_ds ? (void *)a->half_ds : a->dp;
     OPS_TRY(collect(a, ds, x_at(a, n, 0, 1), dq, a->pitch, 0));
     OPS_TRY(spread(a, ds, x_at(a, n, a->first, 0), a->pitch, dk));
@@ -200,7 +207,7 @@ tess_status ops_cuda_attention_backward(const cuda_ops *c, const ops_attention_s
                                         const float *lse, const void *dy, void *dqkv, void *scratch) {
     float *wide = dqkv;
     attend a = prepare(c, s, qkv, y, dy, scratch, &wide);
-    OPS_TRY(ops_cuda_zero_in(c, wide, x_elems(s) * sizeof(float))); /* keys and values collect from every block */
+    OPS_TRY(ops_cuda_zero_in(c, wide, x_elems(s) * sizeof(float))); /* several blocks add to keys and values */
     for (int64_t n = 0; n < s->batch; n++)
         for (int64_t first = 0; first < s->time; first += QUERIES) {
             take_block(&a, first);

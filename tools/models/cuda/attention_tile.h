@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A warp's pieces of matrices for tensor cores, and tiles in shared memory: for CUDA, where a thread is one lane of one
- * warp, and for the host, where one call stands for all lanes and all warps of a block in turn. The host's product
- * takes the pieces apart by the layout of PTX's mma.m16n8k16, so a lane that holds the wrong element shows there too.
- */
+/* Fragments of matrices for tensor cores, and tiles in shared memory. In CUDA a thread is one lane of one warp. On
+ * the host one call stands for all lanes and all warps of a block in turn. The host's product reads the fragments by
+ * the layout of PTX's mma.m16n8k16, so a lane with a wrong element shows there too. */
 #ifndef TESS_MODELS_CUDA_ATTENTION_TILE_H
 #define TESS_MODELS_CUDA_ATTENTION_TILE_H
 #include "kit/formulas.h"
@@ -12,15 +11,17 @@
 
 #include <stdlib.h>
 
-enum { TILE_WARPS = 4, TILE_THREADS = 32 * TILE_WARPS, TILE_ROWS = 16 * TILE_WARPS /* of a block: 16 of each warp */ };
-enum { TILE_PAD = 8 /* elements behind each row of a tile, so that the lanes' rows lie in different banks */ };
+/* A block has TILE_ROWS rows, 16 for each warp. */
+enum { TILE_WARPS = 4, TILE_THREADS = 32 * TILE_WARPS, TILE_ROWS = 16 * TILE_WARPS };
+/* TILE_PAD elements follow each row of a tile, so that the lanes' rows lie in different banks */
+enum { TILE_PAD = 8 };
 
 #if defined(__CUDA_ARCH__)
 #define TILE_LANES 1
 #define TILE_WARPS_HERE 1
 #define TILE_EACH_THREAD(t) for (int t = (int)threadIdx.x, t##_once = 1; t##_once; t##_once = 0)
 #define TILE_EACH_WARP(w, i) for (int w = (int)threadIdx.x / 32, i = 0; i < 1; i++)
-#define TILE_EACH_LANE(i, g, t) /* g: the lane's group of four, t: its place in it */                                  \
+#define TILE_EACH_LANE(i, g, t) /* g: the lane's group of four; t: the lane's place in the group */                    \
     for (int i = 0, g = (int)(threadIdx.x % 32) / 4, t = (int)threadIdx.x % 4; i < 1; i++)
 #define TILE_ALL_LANES(i) for (int i = 0; i < 1; i++)
 #define TILE_ALL_WARPS(i) for (int i = 0; i < 1; i++)
@@ -38,7 +39,7 @@ enum { TILE_PAD = 8 /* elements behind each row of a tile, so that the lanes' ro
 #define TILE_UNROLL
 #endif
 
-typedef struct { /* 16 × 16, rows first */
+typedef struct { /* 16 × 16, row-major */
     uint32_t r[TILE_LANES][4];
 } tile_a;
 typedef struct { /* 16 × 8: columns of `b` are rows of memory */
@@ -64,12 +65,12 @@ TESS_FN float tile_exp2(float x) {
 #endif
 }
 
-/* The value that reading it again would give. */
+/* Returns the value that a store in bf16 and a load would give. */
 TESS_FN float tile_rounded(float x) {
     return tess_f32_of_bf16(tess_bf16_of_f32(x));
 }
 
-/* 16 bytes of fp32. */
+/* Reads four fp32 elements by one load of 16 bytes. */
 TESS_FN void tile_four(const float *at, float *v) {
 #if defined(__CUDA_ARCH__)
     *(float4 *)v = *(const float4 *)at;
@@ -88,8 +89,8 @@ TESS_FN uint32_t tile_word(const uint16_t *at) {
 #endif
 }
 
-/* ---- pieces -------------------------------------------------------------------------------------- */
-/* Rows `row` … of a tile, its columns `k` … being the depth. */
+/* ---- fragments ----------------------------------------------------------------------------------- */
+/* Loads rows `row` … of a tile as a left factor; columns from `k` on are its depth. */
 TESS_FN void tile_load_a(tile_a *a, const uint16_t *tile, int pitch, int row, int k) {
     TILE_EACH_LANE(i, g, t) {
         const uint16_t *at = tile + (row + g) * pitch + k + 2 * t;
@@ -100,7 +101,7 @@ TESS_FN void tile_load_a(tile_a *a, const uint16_t *tile, int pitch, int row, in
     }
 }
 
-/* Eight rows of a tile as columns. */
+/* Loads eight rows of a tile as the columns of a right factor. */
 TESS_FN void tile_load_b(tile_b *b, const uint16_t *tile, int pitch, int row, int k) {
     TILE_EACH_LANE(i, g, t) {
         const uint16_t *at = tile + (row + g) * pitch + k + 2 * t;
@@ -109,7 +110,7 @@ TESS_FN void tile_load_b(tile_b *b, const uint16_t *tile, int pitch, int row, in
     }
 }
 
-/* Eight columns of a tile as columns: sixteen rows are the depth. */
+/* Loads eight columns of a tile as the columns of a right factor; sixteen rows are its depth. */
 TESS_FN void tile_load_b_turned(tile_b *b, const uint16_t *tile, int pitch, int k, int column) {
 #if defined(__CUDA_ARCH__)
     ptx_read_turned(b->r[0], tile + (k + (int)(threadIdx.x % 16)) * pitch + column);
@@ -122,7 +123,7 @@ TESS_FN void tile_load_b_turned(tile_b *b, const uint16_t *tile, int pitch, int 
 #endif
 }
 
-/* Two neighbouring results, rounded, as a left factor. */
+/* Rounds two neighbouring results to bf16 as a left factor. */
 TESS_FN void tile_a_of(tile_a *a, const tile_c *left, const tile_c *right) {
     TILE_ALL_LANES(i) {
         a->r[i][0] = tile_pair(left->v[i][0], left->v[i][1]);
@@ -163,7 +164,7 @@ TESS_FN void tile_multiply(tile_c *c, const tile_a *a, const tile_b *b) {
 #endif
 }
 
-/* ---- two rows of each lane, over the four lanes that share them --------------------------------- */
+/* ---- two rows of each lane, combined over the four lanes that share them ---------------------------- */
 typedef struct {
     float v[TILE_LANES][2];
 } tile_rows;
@@ -226,13 +227,13 @@ TESS_FN void tile_put(uint16_t *to, const uint16_t *v) {
 #endif
 }
 
-/* Eight elements from column c of a row; zeros beyond the matrix. */
+/* Reads eight elements of a row from column c on; elements beyond the matrix are zeros. */
 TESS_FN void tile_eight(const tile_from *m, int row, int c, uint16_t *v) {
     int n = row < m->rows ? m->size - c : 0;
     tile_get(v, n > 0 ? m->at + (uint64_t)row * m->pitch + c : m->at, n, m->vector);
 }
 
-/* Rows `first` … to a tile of n rows of `width` elements. */
+/* Copies rows `first` … to a tile of n rows of `width` elements. */
 TESS_FN void tile_fill(uint16_t *tile, int n, int width, const tile_from *m, int first, int thread) {
     int eights = width / 8;
     __attribute__((aligned(16))) uint16_t v[8];
@@ -243,10 +244,9 @@ TESS_FN void tile_fill(uint16_t *tile, int n, int width, const tile_from *m, int
     }
 }
 
-/* ---- copies beside the work ---------------------------------------------------------------------- */
-/* A block starts copies to tiles, groups of which end with tile_commit. They are there behind tile_wait, which leaves
- * the last `most` groups under way, and TILE_SYNC. The host copies when it waits, and has NaNs in the tile until then.
- */
+/* ---- copies that overlap the work ------------------------------------------------------------------- */
+/* A block starts copies to tiles; tile_commit ends a group of copies. After tile_wait and TILE_SYNC the groups are
+ * complete, except the last `most`. The host copies when it waits, and fills the tile with NaNs until then. */
 enum { TILE_COPIES = 8 };
 typedef struct {
 #if defined(__CUDA_ARCH__)
@@ -269,7 +269,7 @@ TESS_FN void tile_pipe_begin(tile_pipe *p) {
 #endif
 }
 
-/* Rows that cannot be read 16 bytes at a time are copied at once. */
+/* Starts copying n rows to a tile. Rows that cannot be read 16 bytes at a time are copied immediately. */
 TESS_FN void tile_start(tile_pipe *p, uint16_t *tile, int n, int width, const tile_from *m, int first) {
 #if defined(__CUDA_ARCH__)
     int eights = width / 8;

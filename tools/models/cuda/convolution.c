@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Convolution by cuDNN where it can (cudnn.c), else as products: a strip of windows at a time is laid out as rows. The
- * gradient of the input is a convolution too, of dy with the weights turned round, so that every element is one sum. */
+/* Convolution by cuDNN if it can (cudnn.c), otherwise by products over strips of windows, whose rows are the
+ * windows. The gradient of the input is a convolution of dy with the reversed weights, so that each element is one
+ * sum. */
 #include "cudnn_ops.h"
 #include <tessera/tessera.h>
 
 #include <stdlib.h>
 
-enum { STRIP_BYTES = 64 << 20 }; /* about as much as windows may take */
+enum { STRIP_BYTES = 64 << 20 }; /* approximate limit of the windows' size */
 
 struct ops_conv {
     cuda_ops *c;
-    ops_conv_shape s, back; /* back: from dy to dx */
+    ops_conv_shape s, back; /* back: the convolution from dy to dx */
     ops_scratch need;
     ops_cudnn_conv dnn;
 };
 
 typedef struct {
-    uint64_t places, taps, strip; /* of the output; k · k · channels; places at a time */
+    uint64_t places, taps, strip; /* places: of the output; taps: k · k · channels; strip: places at a time */
     uint64_t windows_bytes, weights_bytes, dy_bytes, workspace_bytes;
 } sizes;
 
@@ -27,7 +28,7 @@ static sizes sizes_of(const cuda_ops *c, const ops_conv_shape *s) {
     z.strip = STRIP_BYTES / (z.taps * bytes);
     z.strip = z.strip < 1 ? 1 : z.strip > z.places ? z.places : z.strip;
     z.windows_bytes = ops_align(z.strip * z.taps * bytes);
-    z.weights_bytes = ops_align(z.taps * (uint64_t)s->outputs * sizeof(float)); /* a gradient is fp32 */
+    z.weights_bytes = ops_align(z.taps * (uint64_t)s->outputs * sizeof(float)); /* room for an fp32 gradient too */
     z.dy_bytes = c->base.bf16 ? ops_align(z.strip * (uint64_t)s->outputs * bytes) : 0;
     z.workspace_bytes = ops_cuda_workspace((int64_t)z.strip, s->outputs, (int64_t)z.taps, 1);
     return z;
@@ -72,7 +73,7 @@ static tess_status windows_of(const cuda_ops *c, const ops_conv_shape *s, const 
     return ops_cuda_launch(c, OPS_KERNEL_windows, &a, ops_blocks_each(a.elems));
 }
 
-/* y = the convolution of x with w, whose shape is `of`'s, turned or not. */
+/* Convolves x with w. `of` is the shape of w; with `turned` its taps are reversed. */
 static tess_status convolve(const cuda_ops *c, const ops_conv_shape *s, const ops_conv_shape *of, int turned,
                             const float *x, const void *w, float *y, char *scratch) {
     sizes z = sizes_of(c, s);
@@ -111,7 +112,7 @@ tess_status ops_cuda_conv_forward(ops_conv *v, const float *x, const void *w, co
     OPS_INSIDE(v->c, forward(v, x, w, b, y, scratch));
 }
 
-/* d[taps, outputs] collects over the strips, and is then added where it belongs. */
+/* Strips add to d[taps, outputs], which is then added to dw in PyTorch's layout. */
 static tess_status weights_backward(const ops_conv *v, const float *x, const float *dy, float *dw, char *scratch) {
     const cuda_ops *c = v->c;
     const ops_conv_shape *s = &v->s;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Shared by the files of the CUDA operators: the context, launches, products, and which libraries there are. */
+/* The files of the CUDA operators share these: the context, launches, products, and the libraries that were found. */
 #ifndef TESS_MODELS_CUDA_OPS_H
 #define TESS_MODELS_CUDA_OPS_H
 #include <cublasLt.h>
@@ -48,10 +48,10 @@ typedef struct {
     OPS_CUBLASLT_FUNCTIONS(OPS_MEMBER)
 #undef OPS_MEMBER
 } ops_cublaslt;
-/** The cuBLASLt of that cuBLAS; null where there is none. */
+/** Loads the cuBLASLt of that cuBLAS; null if there is none. */
 const ops_cublaslt *ops_cublaslt_load(void);
 
-/* ---- cudnn.c: cuDNN, by dlopen, where there is one ------------------------------------------- */
+/* ---- cudnn.c: cuDNN, by dlopen, if there is one -------------------------------------------------- */
 #if TESSERA_HAVE_CUDNN
 #define OPS_CUDNN_FUNCTIONS(X)                                                                                         \
     X(cudnnCreate)                                                                                                     \
@@ -80,7 +80,7 @@ typedef struct {
     OPS_CUDNN_FUNCTIONS(OPS_MEMBER)
 #undef OPS_MEMBER
 } ops_cudnn;
-/** Loads libcudnn.so.9 once per process; null where there is none. */
+/** Loads libcudnn.so.9 once per process; null if there is none. */
 const ops_cudnn *ops_cudnn_load(void);
 #endif
 
@@ -96,30 +96,31 @@ enum {
 };
 typedef struct {
     ops base;
-    const tess_cuda *d; /* from here on: once started */
+    const tess_cuda *d; /* `start` sets this field and those after it */
     const ops_cublas *blas;
     CUdevice device;
     CUcontext context;
-    CUstream stream, own; /* own: made here; else null */
+    CUstream stream, own; /* own: a stream that `start` created; otherwise null */
     CUmodule module;
     CUfunction kernels[OPS_N_KERNELS];
     cublasHandle_t handle;
-    struct ops_epilogues *epilogues; /* null: none */
+    struct ops_epilogues *epilogues; /* null: cuBLASLt is not used */
 #if TESSERA_HAVE_CUDNN
     const ops_cudnn *dnn;
-    cudnnHandle_t dnn_handle; /* null: convolutions are products */
+    cudnnHandle_t dnn_handle; /* null: convolutions are computed by products */
 #endif
 } cuda_ops;
 
 static inline cuda_ops *cuda_of(const ops *o) {
     return (cuda_ops *)(uintptr_t)o;
 }
-/** Makes the context current for the calls that follow on this thread; leave undoes it. TESS_E_INVALID: not started. */
+/** Makes the context current for this thread's next calls; leave undoes it. TESS_E_INVALID: not started. */
 tess_status ops_cuda_enter(const cuda_ops *);
 void ops_cuda_leave(const cuda_ops *);
-/** Enqueues kernel OPS_KERNEL_… with `blocks` blocks; 0: nothing to do. Between enter and leave. */
+/** Enqueues kernel OPS_KERNEL_… with `blocks` blocks; 0 blocks enqueue nothing. Call it between enter and leave. */
 tess_status ops_cuda_launch(const cuda_ops *, int kernel, const void *args, uint64_t blocks);
-/** Blocks for work of one element each, of eight, of a thread each, and of rows of lanes. */
+/** Return the number of blocks for work of `elems` elements (four or eight per thread), of threads, or of rows of
+ * lanes. */
 static inline uint64_t ops_blocks_each(uint64_t elems) {
     return (elems + OPS_BLOCK * OPS_EACH - 1) / (OPS_BLOCK * OPS_EACH);
 }
@@ -143,8 +144,8 @@ tess_status ops_cuda_failed(const cuda_ops *, CUresult, const char *what);
         if (result_ != CUDA_SUCCESS)                                                                                   \
             return ops_cuda_failed(c, result_, what);                                                                  \
     } while (0)
-tess_status ops_cuda_narrow_in(const cuda_ops *, const float *x, uint16_t *y,
-                               uint64_t elems); /* between enter and leave */
+/* The functions …_in are called between enter and leave. */
+tess_status ops_cuda_narrow_in(const cuda_ops *, const float *x, uint16_t *y, uint64_t elems);
 tess_status ops_cuda_zero_in(const cuda_ops *, void *x, uint64_t bytes);
 /** Sums the columns of `samples` samples of `rows` rows each. */
 tess_status ops_cuda_sample_sums_in(const cuda_ops *, const float *x, float *y, uint64_t samples, uint64_t rows,
@@ -156,16 +157,16 @@ typedef struct { /* c[rows, columns] = alpha · a[rows, depth] · b[depth, colum
     int64_t rows, columns, depth;
     const void *a, *b;
     void *c;
-    int64_t a_pitch, b_pitch, c_pitch; /* between rows as stored */
-    int32_t a_turned, b_turned;        /* stored [depth, rows], [columns, depth] */
-    int32_t halves, half_c;            /* a and b are bf16; c is */
+    int64_t a_pitch, b_pitch, c_pitch; /* elements between rows as stored */
+    int32_t a_turned, b_turned;        /* 1: stored as [depth, rows], [columns, depth] */
+    int32_t halves, half_c;            /* halves: a and b are bf16; half_c: c is */
     float alpha, beta;
     int64_t a_step, b_step, c_step; /* elements between the products of a batch */
     int32_t n;                      /* products; 0: 1 */
 } ops_product;
-/** Workspace that products of this size are given, with room to align it. [pure] */
+/** [pure] Returns the workspace for a product of this size, including room to align it. */
 uint64_t ops_cuda_workspace(int64_t rows, int64_t columns, int64_t depth, int64_t n);
-/** The part of a workspace that a library gets. */
+/** The part of a workspace that a library uses. */
 typedef struct {
     void *at;
     uint64_t bytes;
@@ -175,14 +176,15 @@ tess_status ops_cuda_product(const cuda_ops *, const ops_product *, void *worksp
 tess_status ops_cuda_product_failed(const cuda_ops *, cublasStatus_t, const ops_product *);
 
 /* ---- epilogues.c ------------------------------------------------------------------------------- */
-typedef struct { /* as in ops_factors */
+typedef struct { /* fields of ops_factors */
     const void *bias, *through;
     void *before;
     int32_t gelu;
 } ops_epilogue;
 tess_status ops_cuda_epilogues_start(cuda_ops *);
 void ops_cuda_epilogues_end(cuda_ops *);
-/** The product with what follows it, in one launch; *done 0: the library does not do that, and nothing is enqueued. */
+/** Enqueues the product and its epilogue as one launch. *done = 0: the library does not support it, and nothing was
+ * enqueued. */
 tess_status ops_cuda_product_with(const cuda_ops *, const ops_product *, const ops_epilogue *, void *workspace,
                                   int *done);
 
@@ -200,9 +202,9 @@ void ops_cuda_conv_destroy(ops_conv *);
 tess_status ops_cuda_conv_forward(ops_conv *, const float *x, const void *w, const float *b, float *y, void *scratch);
 tess_status ops_cuda_conv_backward(ops_conv *, const float *x, const void *w, const float *dy, float *dx, float *dw,
                                    float *db, void *scratch);
-/** The factor of scores. */
+/** Returns the factor of scores. */
 float ops_cuda_attention_scale(const ops_attention_shape *);
-/* By products over blocks of queries. */
+/* Attention by products over blocks of queries. */
 void ops_cuda_attention_need(const ops *, const ops_attention_shape *, ops_scratch *need);
 tess_status ops_cuda_attention(const cuda_ops *, const ops_attention_shape *, const void *qkv, void *y, float *lse,
                                void *scratch);

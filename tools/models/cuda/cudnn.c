@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Convolution in fp32 by cuDNN's per-operation interface, where libcudnn.so.9 is there and its algorithm's workspace
- * fits into the scratch that the products of convolution.c would have had: the plan is the same with and without. The
- * algorithms are those that are deterministic, without TF32. Tensors are NHWC, weights are turned to [out, k, k, in].
- * In bf16 cuDNN would round results too, so the products do it, whose results are fp32. */
+/* Convolution in fp32 by cuDNN's per-operation interface. It is used if libcudnn.so.9 is present and its workspace
+ * fits into the scratch of convolution.c's products. So the plan is the same with and without cuDNN.
+ *
+ * The algorithms are deterministic and without TF32. Tensors are NHWC; weights are reordered to [out, k, k, in]. In
+ * bf16 cuDNN would round results too, so products compute there, whose results are fp32. */
 #include "cudnn_ops.h"
 #include "tools/support/say.h"
 
@@ -33,7 +34,7 @@ const ops_cudnn *ops_cudnn_load(void) {
     return is_there ? &cudnn : NULL;
 }
 
-/* For fp32. Without it convolutions are products, and the line that names the operators says so. */
+/* Only fp32 uses cuDNN. Without it convolutions are products, and the description of the operators says so. */
 void ops_cudnn_start(cuda_ops *c) {
     c->dnn = c->base.bf16 ? NULL : ops_cudnn_load();
     if (!c->dnn || c->dnn->cudnnCreate(&c->dnn_handle) != CUDNN_STATUS_SUCCESS) {
@@ -46,7 +47,7 @@ void ops_cudnn_start(cuda_ops *c) {
     c->dnn_handle = NULL;
 }
 
-/* The stream may be gone by now. */
+/* The stream may no longer exist, so the handle is detached from it first. */
 void ops_cudnn_end(cuda_ops *c) {
     if (!c->dnn_handle)
         return;
@@ -88,10 +89,10 @@ static cudnnStatus_t describe(const cuda_ops *c, ops_cudnn_conv *v, const ops_co
     r = r ? r
           : d->cudnnSetConvolution2dDescriptor(v->conv, s->pad, s->pad, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION,
                                                CUDNN_DATA_FLOAT);
-    return r ? r : d->cudnnSetConvolutionMathType(v->conv, CUDNN_FMA_MATH); /* no TF32 */
+    return r ? r : d->cudnnSetConvolutionMathType(v->conv, CUDNN_FMA_MATH); /* excludes TF32 */
 }
 
-/* The calls' parts of their scratch: weights, and the workspace. */
+/* Returns the scratch that a call needs: weights and workspace. */
 static uint64_t needed(const ops_conv_shape *s, size_t workspace) {
     return ops_align(w_elems(s) * sizeof(float)) + workspace + ALIGN;
 }
@@ -127,7 +128,7 @@ void ops_cudnn_conv_release(const cuda_ops *c, ops_cudnn_conv *v) {
 }
 
 /* ---- calls, between enter and leave -------------------------------------------------------------- */
-typedef struct { /* a call's scratch */
+typedef struct { /* parts of a call's scratch */
     float *w;
     void *workspace;
 } pieces;
@@ -137,8 +138,8 @@ static pieces cut(const ops_conv_shape *s, char *at) {
     return (pieces){ (float *)(void *)at, (void *)((behind + ALIGN - 1) / ALIGN * ALIGN) };
 }
 
-/* An algorithm may fail although its workspace could be asked for. The products do it then, from here on; what spoilt
- * the context shows at their first launch. */
+/* An algorithm may fail although its workspace size was valid. Products then compute this and all later calls. If
+ * the failure broke the context, their first launch reports it. */
 static tess_status done(const cuda_ops *c, cudnnStatus_t r, const char *what, int *use) {
     if (r == CUDNN_STATUS_SUCCESS)
         return TESS_OK;

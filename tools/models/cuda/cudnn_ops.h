@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* cuDNN's part in convolution in fp32: cudnn.c. */
+/* The part of fp32 convolution that cuDNN computes (cudnn.c). */
 #ifndef TESS_MODELS_CUDNN_OPS_H
 #define TESS_MODELS_CUDNN_OPS_H
 #include "cuda_ops.h"
@@ -9,26 +9,27 @@ typedef struct {
     cudnnTensorDescriptor_t x, y;
     cudnnFilterDescriptor_t w;
     cudnnConvolutionDescriptor_t conv;
-    size_t forward_bytes, data_bytes, filter_bytes; /* workspaces */
+    size_t forward_bytes, data_bytes, filter_bytes; /* bytes of workspaces */
     int asked, use_forward, use_data, use_filter;
 } ops_cudnn_conv;
 
-/** Once, after the start: what of a convolution cuDNN does within `room`. Nothing, where there is no cuDNN. */
+/** Decides once, after `start`, which directions cuDNN computes within `room`. Without cuDNN it computes none. */
 void ops_cudnn_conv_prepare(const cuda_ops *, ops_cudnn_conv *, const ops_conv_shape *, ops_scratch room);
 void ops_cudnn_conv_release(const cuda_ops *, ops_cudnn_conv *);
-/** Each does its part, or, where cuDNN fails, takes back its `use_…`: then nothing is done and the products have to. */
+/** Each computes one direction. If cuDNN fails, it clears that direction's `use_…`, and the products have to compute
+ * it. */
 tess_status ops_cudnn_forward(const cuda_ops *, ops_cudnn_conv *, const ops_conv_shape *, const float *x, const void *w,
                               float *y, void *scratch);
 tess_status ops_cudnn_data(const cuda_ops *, ops_cudnn_conv *, const ops_conv_shape *, const void *w, const float *dy,
                            float *dx, void *scratch);
 tess_status ops_cudnn_filter(const cuda_ops *, ops_cudnn_conv *, const ops_conv_shape *, const float *x,
                              const float *dy, float *dw, void *scratch);
-/** Starts cuDNN for a context, or leaves it without; and ends it. Between enter and leave. */
+/** Starts cuDNN for a context if there is one; ops_cudnn_end ends it. Call both between enter and leave. */
 void ops_cudnn_start(cuda_ops *);
 void ops_cudnn_end(cuda_ops *);
-/** ", cuDNN 9.13", or nothing. */
+/** Writes for example ", cuDNN 9.13", or nothing. */
 void ops_cudnn_describe(const cuda_ops *, char *out, size_t bytes);
-#else /* built without: convolutions are products */
+#else /* built without cuDNN: products compute convolutions */
 typedef struct {
     int asked, use_forward, use_data, use_filter;
 } ops_cudnn_conv;

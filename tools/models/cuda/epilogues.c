@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Products in bf16 whose bias, GELU or way back through a GELU cuBLASLt does before it writes them. An algorithm is
- * asked for once for each shape, and one is taken that gives the same bits every time. */
+/* Products in bf16 for which cuBLASLt applies bias, GELU or GELU's gradient before it stores the result. An
+ * algorithm is chosen once per shape, among those that give the same bits each time. */
 #include "cuda_ops.h"
 #include <tessera/tessera.h>
 
@@ -10,10 +10,10 @@
 
 enum { MOST_CHOICES = 16 };
 
-typedef struct { /* what an algorithm depends on */
+typedef struct { /* all that the choice of an algorithm depends on */
     int64_t rows, columns, depth, a_pitch, b_pitch, c_pitch;
     int32_t a_turned, b_turned;
-    uint32_t epilogue, align; /* align: of all pointers, at most 256 */
+    uint32_t epilogue, align; /* align: common alignment of all pointers, at most 256 */
 } shape;
 typedef struct {
     shape of;
@@ -56,7 +56,7 @@ void ops_cuda_epilogues_end(cuda_ops *c) {
     c->epilogues = NULL;
 }
 
-/* ---- what is asked for --------------------------------------------------------------------------- */
+/* ---- choosing an algorithm ---------------------------------------------------------------------------- */
 
 static uint32_t epilogue_of(const ops_epilogue *e) {
     if (e->through)
@@ -78,7 +78,7 @@ static uint32_t common_alignment(const ops_product *p, const ops_epilogue *e) {
 
 #define SET(attribute, value) lt->cublasLtMatmulDescSetAttribute(x->product, attribute, &(value), sizeof(value))
 
-/* They differ from layer to layer; an algorithm depends on their alignment alone. */
+/* Pointers differ from layer to layer, but the algorithm depends only on their alignment. */
 static cublasStatus_t set_pointers(const ops_cublaslt *lt, const product_choice *x, const ops_epilogue *e) {
     const void *aux = aux_of(e);
     cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
@@ -89,7 +89,7 @@ static cublasStatus_t set_pointers(const ops_cublaslt *lt, const product_choice 
     return s;
 }
 
-/* cuBLASLt has columns first, as cuBLAS: the turned factors, in the other order. */
+/* cuBLASLt is column-major, as cuBLAS is. So the factors are exchanged and read as their transposes. */
 static cublasStatus_t make_product(const ops_cublaslt *lt, product_choice *x, const ops_product *p,
                                    const ops_epilogue *e) {
     int32_t a = p->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -112,7 +112,7 @@ static cublasStatus_t make_layouts(const ops_cublaslt *lt, product_choice *x, co
     return s ? s : lt->cublasLtMatrixLayoutCreate(&x->c, CUDA_R_16BF, m, n, p->c_pitch);
 }
 
-/* No sums in bf16, and none whose order depends on who is first. */
+/* Excludes reductions in bf16, and reductions whose order depends on which block finishes first. */
 static cublasStatus_t set_preference(const ops_cublaslt *lt, cublasLtMatmulPreference_t want, uint64_t workspace,
                                      uint32_t align) {
     static const cublasLtMatmulPreferenceAttributes_t pointers[] = { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
@@ -148,7 +148,7 @@ static int choose_algorithm(const cuda_ops *c, product_choice *x, uint64_t works
     return 1;
 }
 
-/* Null: there is no room for another. */
+/* Returns null if there is no room for another choice. */
 static product_choice *choice_of(const cuda_ops *c, const ops_product *p, const ops_epilogue *e, uint64_t workspace) {
     struct ops_epilogues *all = c->epilogues;
     shape of = { p->rows,    p->columns,  p->depth,    p->a_pitch,     p->b_pitch,
@@ -166,7 +166,7 @@ static product_choice *choice_of(const cuda_ops *c, const ops_product *p, const 
 
 /* ---- the product --------------------------------------------------------------------------------- */
 
-/* That it cannot be done, where the way back can. */
+/* With these statuses cuBLASLt says that it does not support the product; the caller then uses another way. */
 static int refuses(cublasStatus_t s) {
     return s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE || s == CUBLAS_STATUS_ARCH_MISMATCH;
 }

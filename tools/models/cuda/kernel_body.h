@@ -5,15 +5,16 @@
 #include "tools/models/ops_formulas.h"
 #include "tools/models/philox.h"
 
-enum { OPS_BLOCK = 256, OPS_ROOM = 2 * OPS_BLOCK, OPS_EACH = 4 /* elements per thread, where each is on its own */ };
+/* OPS_EACH: elements per thread in kernels whose elements are independent. */
+enum { OPS_BLOCK = 256, OPS_ROOM = 2 * OPS_BLOCK, OPS_EACH = 4 };
 enum {
     OPS_WIDE = 4096
-}; /* doubles that a block of a wide kernel shares: 32 KiB, six such blocks to a Hopper multiprocessor */
+}; /* doubles that a block of a wide kernel shares: 32 KiB, so that six blocks fit on a Hopper multiprocessor */
 enum { OPS_ROWS_PER_BLOCK = OPS_BLOCK / OPS_LANES };
 enum { OPS_COLUMNS_PER_BLOCK = 8, OPS_COLUMN_LANES = OPS_BLOCK / OPS_COLUMNS_PER_BLOCK };
-enum { OPS_CHUNK = 512 }; /* rows of a chunk of batch normalisation's sums, as on the CPU */
+enum { OPS_CHUNK = 512 }; /* rows per chunk of batch normalisation's sums, the same as on the CPU */
 
-/* A division in 64 bits costs a GPU several times one in 32, which nearly always will do. */
+/* A 64-bit division costs a GPU several times a 32-bit one, which almost always suffices. */
 TESS_FN uint64_t ops_div(uint64_t a, uint64_t b) {
     return (a | b) >> 32 ? a / b : (uint32_t)a / (uint32_t)b;
 }
@@ -21,12 +22,13 @@ TESS_FN uint64_t ops_mod(uint64_t a, uint64_t b) {
     return (a | b) >> 32 ? a % b : (uint32_t)a % (uint32_t)b;
 }
 
-/* for each element of a thread: block · 1024 + k · 256 + thread, so that neighbours are read together */
+/* Iterates over a thread's elements, block · 1024 + k · 256 + thread. Neighbouring threads read neighbouring
+ * elements. */
 #define OPS_FOR_EACH(i, n)                                                                                             \
     for (uint64_t i = (uint64_t)block * (OPS_BLOCK * OPS_EACH) + thread, end_ = i + OPS_BLOCK * OPS_EACH;              \
          i < end_ && i < (n); i += OPS_BLOCK)
-/* The same with the loads ahead of the stores, so that they are under way together: OPS_LOAD declares v, the thread's
- * elements of p; OPS_STORE runs what follows for element i, which is v[k]. */
+/* The same iteration with all loads before the stores, so that the loads overlap. OPS_LOAD declares v, the thread's
+ * elements of p. OPS_STORE runs its body for element i, which is v[k]. */
 #define OPS_AT(k) ((uint64_t)block * (OPS_BLOCK * OPS_EACH) + (uint64_t)(k)*OPS_BLOCK + thread)
 #define OPS_LOAD(type, v, p, n)                                                                                        \
     type v[OPS_EACH];                                                                                                  \
@@ -38,7 +40,7 @@ TESS_FN uint64_t ops_mod(uint64_t a, uint64_t b) {
 #define OPS_BODY(name)                                                                                                 \
     TESS_FN void ops_body_##name(const ops_args_##name *a, uint32_t block, uint32_t thread, int phase, double *room)
 #if defined(__CUDACC__)
-#define OPS_ROLLED _Pragma("unroll 1") /* where unrolling would cost registers and gain nothing */
+#define OPS_ROLLED _Pragma("unroll 1") /* unrolling would cost registers and gain nothing */
 #else
 #define OPS_ROLLED
 #endif
@@ -46,7 +48,7 @@ TESS_FN uint64_t ops_mod(uint64_t a, uint64_t b) {
     (void)phase;                                                                                                       \
     (void)room
 
-/* ---- rows: 16 rows of 16 lanes each to a block ------------------------------------------------- */
+/* ---- rows: a block has 16 rows of 16 lanes each ----------------------------------------------------- */
 TESS_FN double ops_add_lanes(const double *room, uint32_t row) {
     double sum = 0;
     for (int lane = 0; lane < OPS_LANES; lane++)

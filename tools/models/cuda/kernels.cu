@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The bodies of kernels.h as kernels. Compiled with --fmad=false: docs/numbers.md. */
+/* Makes kernels of the bodies in kernels.h. It is compiled with --fmad=false (docs/numbers.md). */
 #include "kernels.h"
 
 #define KERNEL_OF(name, phases, doubles, bounds)                                                                       \
@@ -13,7 +13,7 @@
     }
 #define KERNEL(name, phases) KERNEL_OF(name, phases, OPS_ROOM, (OPS_BLOCK))
 OPS_CUDA_KERNELS(KERNEL)
-/* Four blocks to a multiprocessor: half of its threads. */
+/* At least four blocks fit on a multiprocessor, which makes half of its threads. */
 #define WIDE_KERNEL(name, phases) KERNEL_OF(name, phases, OPS_WIDE, (OPS_BLOCK, 4))
 OPS_CUDA_WIDE_KERNELS(WIDE_KERNEL)
 

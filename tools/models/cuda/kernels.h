@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The kernels of the reference models on a GPU, as functions that compile for CUDA and for the host alike: kernels.cu
- * makes kernels of them, tests/doubles and tests/unit/test_cuda_ops.c run them in loops.
+/* The kernels of the reference models on a GPU, as functions that compile for CUDA and for the host. kernels.cu
+ * makes kernels of them; tests/doubles and tests/unit/test_cuda_ops.c run them in loops.
  *
- * A grid is one-dimensional, a block has OPS_BLOCK threads, a kernel takes one struct. A body is called once per phase
- * for every thread of a block. Between phases the block's threads wait for each other. Only `room`, ROOM doubles that a
- * block shares, carries values from one phase to the next. Threads beyond the work return. Nothing is
- * atomic but counts of blocks, so the bits do not depend on who runs when. */
+ * A grid is one-dimensional, a block has OPS_BLOCK threads, a kernel takes one struct. A body is called once per
+ * phase for each thread of a block. Between phases the block's threads wait for each other. Only `room`, doubles
+ * that a block shares, carries values from one phase to the next. Threads beyond the work return. Only counts of
+ * blocks are atomic, so the bits do not depend on the order in which blocks run. */
 #ifndef TESS_MODELS_CUDA_KERNELS_H
 #define TESS_MODELS_CUDA_KERNELS_H
 #include "kernels_attend.h"
@@ -18,8 +18,9 @@
 #include "kernels_loss.h"
 #include "kernels_norm.h"
 #include "kernels_rows.h"
+#include "kernels_stored.h"
 
-/* ---- all of them: name, phases ----------------------------------------------------------------- */
+/* ---- list of all kernels: name, phases ------------------------------------------------------------- */
 #define OPS_CUDA_KERNELS(X)                                                                                            \
     X(narrow, 1)                                                                                                       \
     X(widen, 1)                                                                                                        \
@@ -34,6 +35,7 @@
     X(cross_entropy, 4)                                                                                                \
     X(loss_slopes, 1)                                                                                                  \
     X(tokens, 1)                                                                                                       \
+    X(places, 1)                                                                                                       \
     X(cross_entropy_backward, 1)                                                                                       \
     X(sum_loss, 1)                                                                                                     \
     X(sum_loss_backward, 1)                                                                                            \
@@ -59,12 +61,13 @@
     X(rotate, 1)                                                                                                       \
     X(swiglu, 1)                                                                                                       \
     X(swiglu_slopes, 1)                                                                                                \
+    X(stored, 1)                                                                                                       \
     X(sort_ids, 1)                                                                                                     \
     X(embed_slopes, 1)                                                                                                 \
     X(attention_softmax, 3)                                                                                            \
     X(attention_slopes, 2)
 
-/* Those whose room is OPS_WIDE doubles. */
+/* Kernels whose room is OPS_WIDE doubles. */
 #define OPS_CUDA_WIDE_KERNELS(X)                                                                                       \
     X(columns, 4)                                                                                                      \
     X(norm_slopes_columns, 4)                                                                                          \
@@ -74,8 +77,8 @@
     X(loss_rows, 3)                                                                                                    \
     X(loss_sum, 2)
 
-/* Those of attention in bf16: name, arguments, what a block shares. A block has TILE_THREADS threads, which wait for
- * each other within the body. */
+/* Kernels of attention in bf16: name, arguments, shared memory of a block. A block has TILE_THREADS threads, which
+ * synchronise within the body. */
 #define OPS_ATTEND_KERNELS_OF(X, size)                                                                                 \
     X(attend_##size, ops_args_attend, attend_shared_##size)                                                            \
     X(attend_backward_##size, ops_args_attend_backward, attend_backward_shared_##size)
@@ -86,6 +89,6 @@
     OPS_ATTEND_KERNELS_OF(X, 96)                                                                                       \
     OPS_ATTEND_KERNELS_OF(X, 128)
 
-/** Shared by all blocks of `name`, as kernels of this name. */
+/** The name under which a kernel is exported. */
 #define OPS_KERNEL_NAME(name) "tess_ops_" #name
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Causal attention in bf16, a launch forward and one backward, whatever the batch and the heads: a block has 64 query
- * rows of one head and walks over the keys before them, with a running maximum and sum (Dao et al., "FlashAttention",
- * 2022; Dao, "FlashAttention-2", 2023). Backward has two kinds of blocks, those of queries and those of keys, and every
- * element has one writer, so the bits do not depend on who runs when. Heads may share keys and values. */
+/* Causal attention in bf16: one launch forward and one backward, whatever the batch and the heads. A block has 64
+ * query rows of one head and walks over the earlier keys. It keeps a running maximum and sum (Dao et al.,
+ * "FlashAttention", 2022; Dao, "FlashAttention-2", 2023). Backward has blocks of queries and blocks of keys. Each
+ * element has one writer, so the bits do not depend on the order of blocks. Heads may share keys and values. */
 #ifndef TESS_MODELS_CUDA_KERNELS_ATTEND_H
 #define TESS_MODELS_CUDA_KERNELS_ATTEND_H
 #include "attention_tile.h"
@@ -15,17 +15,18 @@ typedef struct { /* qkv[batch, time, heads + 2 · kv_heads, size]; y[batch, time
     int32_t batch, time, heads, kv_heads, size, tiles, vector, window;
     float scale, cap;
 } ops_args_attend;
-typedef struct { /* the blocks of queries come first, then those of keys */
+typedef struct { /* blocks of queries precede blocks of keys */
     const uint16_t *qkv, *y, *dy;
-    const float *lse, *table; /* null: none; else the gradients of queries and keys turn back by it */
+    /* A table that is not null turns the gradients of queries and keys back. */
+    const float *lse, *table;
     uint16_t *dqkv;
     int32_t batch, time, heads, kv_heads, size, tiles, vector, window;
     float scale, cap;
 } ops_args_attend_backward;
 
-typedef struct { /* how queries see keys: each those from attend_first_key to itself */
+typedef struct { /* a query sees the keys from attend_first_key to itself */
     int window;
-    float scale, over_cap, cap_over; /* scale / cap, 0 where there is none, and cap / scale */
+    float scale, over_cap, cap_over; /* over_cap: scale / cap, or 0 without a cap; cap_over: cap / scale */
 } attend_sight;
 #define ATTEND_SIGHT(a)                                                                                                \
     { (a)->window, (a)->scale, (a)->cap > 0 ? (a)->scale / (a)->cap : 0, (a)->cap / (a)->scale }
@@ -35,7 +36,7 @@ TESS_FN int attend_first_key(const attend_sight *e, int query) {
 TESS_FN int attend_hides(const attend_sight *e, int query, int key) {
     return key > query || (e->window > 0 && key + e->window <= query);
 }
-/* The hyperbolic tangent of a score over the cap; 0 where there is none, which leaves the score and its slope. */
+/* Returns tanh(scaled score / cap). Without a cap it returns 0, so that score and slope stay as they are. */
 TESS_FN float attend_tanh(const attend_sight *e, float score) {
     return e->over_cap > 0 ? ops_tanh(score * e->over_cap) : 0;
 }
@@ -43,12 +44,12 @@ TESS_FN float attend_capped(const attend_sight *e, float score, float t) {
     return e->over_cap > 0 ? e->cap_over * t : score;
 }
 
-typedef struct { /* which head of which sample, and which of its tiles */
+typedef struct { /* one tile of one head of one sample */
     int64_t n;
     int head, tile;
 } attend_place;
 
-/* The longest first. */
+/* Blocks with the most work start first; in forward those are the last tiles. */
 TESS_FN attend_place attend_place_of(uint32_t block, int heads, int tiles, int backwards) {
     uint32_t of = block / (uint32_t)tiles, tile = block % (uint32_t)tiles;
     attend_place p = { (int64_t)(of / (uint32_t)heads), (int)(of % (uint32_t)heads), (int)tile };
@@ -56,7 +57,7 @@ TESS_FN attend_place attend_place_of(uint32_t block, int heads, int tiles, int b
     return p;
 }
 
-/* Head `at` of the queries, keys and values of a sample, one after another. */
+/* The rows of head `at_`, where a sample's heads of queries, keys and values are numbered in that order. */
 #define ATTEND_PART(a, p, at_)                                                                                         \
     {                                                                                                                  \
         (a)->qkv +                                                                                                     \
@@ -67,7 +68,7 @@ TESS_FN attend_place attend_place_of(uint32_t block, int heads, int tiles, int b
 TESS_FN uint64_t attend_pitch(int heads, int kv_heads) {
     return (uint64_t)(heads + 2 * kv_heads);
 }
-/* The same of y and dy. */
+/* Returns the rows of a head of y or dy. */
 TESS_FN tile_from attend_rows(const uint16_t *y, int64_t n, int head, int time, int heads, int size, int vector) {
     uint64_t pitch = (uint64_t)heads * (uint64_t)size;
     tile_from m = { y + (uint64_t)n * (uint64_t)time * pitch + (uint64_t)head * (uint64_t)size, pitch, time, size,
@@ -76,9 +77,9 @@ TESS_FN tile_from attend_rows(const uint16_t *y, int64_t n, int head, int time, 
 }
 
 #define ATTEND_LOG2E 1.44269504f
-#define ATTEND_NONE (-1e30f) /* a score that is not seen, and a maximum of nothing */
+#define ATTEND_NONE (-1e30f) /* the score of a hidden key, and the maximum of no scores */
 
-/* Writes what a warp has of 16 rows × 8 columns, times a factor for each row. */
+/* Writes a warp's 16 rows × 8 columns, each row times its factor. */
 TESS_FN void attend_put(const tile_c *c, const tile_rows *times, uint16_t *to, uint64_t pitch, int row, int rows,
                         int column, int size) {
     TILE_EACH_LANE(i, g, t) {
@@ -90,8 +91,8 @@ TESS_FN void attend_put(const tile_c *c, const tile_rows *times, uint16_t *to, u
     }
 }
 
-/* Turns the pairs of 16 rows × 8 columns and the columns half a head behind them back by their positions, as rows of
- * bf16 would be. */
+/* Turns 16 rows × 8 pairs back by their positions: `re` and `im` hold the columns of the two halves of a head. It
+ * rounds them first, as a separate launch would read them. */
 TESS_FN void attend_turn_back(tile_c *re, tile_c *im, const float *table, int row, int rows, int pair, int pairs) {
     TILE_EACH_LANE(i, g, t) {
         TILE_UNROLL for (int n = 0; n < 2; n++) {
@@ -109,7 +110,7 @@ TESS_FN void attend_turn_back(tile_c *re, tile_c *im, const float *table, int ro
     }
 }
 
-/* Twice as many threads as rows: each has half of the sum over a row of y times dy. */
+/* Two threads share a row; each sums y · dy over half of it. */
 TESS_FN void attend_half_delta(const tile_from *y, const tile_from *dy, int first, int rows, int thread, float *half) {
     __attribute__((aligned(16))) uint16_t a[8], b[8];
     float sum = 0;

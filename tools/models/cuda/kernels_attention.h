@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Attention besides its products: kernels.h. */
+/* The kernels of attention by products, except the products (see kernels.h). */
 #ifndef TESS_MODELS_CUDA_KERNELS_ATTENTION_H
 #define TESS_MODELS_CUDA_KERNELS_ATTENTION_H
 #include "kernels_layer.h"
 
-/* ---- attention: of `heads` heads of one sample, query rows from `first` on ------------------- */
-/* The first key that a query sees, and a score through its cap. */
-TESS_FN uint64_t ops_first_key(uint64_t window, uint64_t query) {
-    return window && query >= window ? query - window + 1 : 0;
+/* ---- attention: heads of one sample, query rows from `first` on --------------------------------------- */
+/* ops_first_key returns the first key that a query sees; ops_capped applies the cap to a score. `places` are the
+ * positions of a sample within their documents; null: the sample is one document. */
+TESS_FN uint64_t ops_first_key(uint64_t window, const int32_t *places, uint64_t query) {
+    uint64_t begin = places ? query - (uint64_t)places[query] : 0;
+    return window && query >= window + begin ? query - window + 1 : begin;
 }
 TESS_FN float ops_capped(float score, float cap) {
     return cap > 0 ? cap * ops_tanh(score / cap) : score;
 }
 
-typedef struct { /* scores become probabilities, in place or rounded into half; beyond what a row may see: 0 */
+typedef struct { /* Scores become probabilities, in place or rounded into `half`; hidden keys get 0. */
     float *scores, *lse;
     uint16_t *half;
+    const int32_t *places;
     uint64_t heads, rows, first, columns, pitch, time, window; /* lse: [heads, time] */
     float cap;
 } ops_args_attention_softmax;
@@ -25,7 +28,7 @@ OPS_BODY(attention_softmax) {
         return;
     float *row = a->scores + r * a->pitch;
     uint64_t query = a->first + r % a->rows, n = query + 1, begin = within * OPS_LANES;
-    uint64_t first = ops_first_key(a->window, query);
+    uint64_t first = ops_first_key(a->window, a->places, query);
     if (phase == 0) {
         float most = first + lane < n ? row[first + lane] : row[first];
         for (uint64_t c = first + lane + OPS_LANES; c < n; c += OPS_LANES)
@@ -58,11 +61,12 @@ OPS_BODY(attention_softmax) {
         a->lse[r / a->rows * a->time + query] = most + (float)log(sum);
 }
 
-typedef struct { /* scores and dp = dy v^T become p and ds, in place or rounded into the halves */
+typedef struct { /* Scores and dp = dy v^T become p and ds, in place or rounded into the halves. */
     float *scores, *dp;
     uint16_t *half_p, *half_ds;
     const float *lse;
     const void *y, *dy; /* [time, heads, size] */
+    const int32_t *places;
     uint64_t heads, rows, first, columns, pitch, time, size, window;
     float scale, cap;
     int32_t half; /* y and dy are bf16 */
@@ -81,7 +85,7 @@ OPS_BODY(attention_slopes) {
         return;
     }
     float dot = (float)ops_add_lanes(room, within), lse = a->lse[head * a->time + query];
-    uint64_t first = ops_first_key(a->window, query);
+    uint64_t first = ops_first_key(a->window, a->places, query);
     for (uint64_t c = lane; c < a->columns; c += OPS_LANES) {
         int is_seen = c >= first && c < n;
         float score = is_seen ? ops_capped(a->scores[at + c], a->cap) : 0, t = a->cap > 0 ? score / a->cap : 0;

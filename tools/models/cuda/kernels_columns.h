@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Gradients of biases and gains of a whole layer: sums over columns in two stages, of blocks of rows and then over
- * those blocks in their order, so that the bits are the same every time. A block of the first stage has 64 columns of
- * 256 rows: 16 threads beside each other read 8 bytes in bf16 of a row, 16 threads below each other every 16th row. The
- * block that is done last with its columns does their second stage, whichever it is. */
+/* Gradients of biases and gains of a whole layer: sums over columns in two stages. The first sums blocks of rows;
+ * the second adds those blocks in their order, so that the bits are always the same.
+ *
+ * A block of the first stage has 64 columns of 256 rows. Sixteen neighbouring threads read a row, 8 bytes each in
+ * bf16, and each of the sixteen groups reads every 16th row. The block that finishes last for its columns computes
+ * their second stage, whichever it is. */
 #ifndef TESS_MODELS_CUDA_KERNELS_COLUMNS_H
 #define TESS_MODELS_CUDA_KERNELS_COLUMNS_H
 #include "kernels_norm.h"
@@ -11,27 +13,27 @@ enum {
     OPS_COLUMN_JOBS = 8,
     OPS_JOB_COLUMNS = 64,
     OPS_JOB_ROWS = 256,
-    OPS_JOB_EACH = 4, /* columns of a thread */
+    OPS_JOB_EACH = 4, /* columns per thread */
     OPS_JOB_BESIDE = OPS_JOB_COLUMNS / OPS_JOB_EACH,
     OPS_JOB_BELOW = OPS_BLOCK / OPS_JOB_BESIDE,
     OPS_JOB_COUNTS = 4096
 };
-typedef struct { /* db = the sums of dy's columns; dw, where wanted, those of dy times normalised x */
+typedef struct { /* db: sums of dy's columns; dw, unless null: sums of dy times normalised x */
     const void *x, *dy;
     const float *stats;
     float *dw, *db;                                /* null: not wanted */
-    uint32_t width, first_block, first_sum, group; /* rows lie in groups of `group` without gaps */
-    uint64_t pitch, x_pitch;                       /* from group to group of dy, and of x */
+    uint32_t width, first_block, first_sum, group; /* `group` rows lie together without gaps */
+    uint64_t pitch, x_pitch;                       /* elements from group to group, of dy and of x */
 } ops_cuda_columns;
-typedef struct { /* sums: of every block of rows, db's and then dw's of each job */
+typedef struct { /* sums: for each block of rows, db's and then dw's of each job */
     ops_cuda_columns jobs[OPS_COLUMN_JOBS];
     double *sums;
     uint64_t rows;
-    uint32_t blocks, n_sums; /* of one block of rows */
+    uint32_t blocks, n_sums; /* blocks: of columns; n_sums: sums per block of rows */
     int32_t n_jobs, half, add;
 } ops_args_columns;
 
-/* Every 16th row from `first` on, to `last`. */
+/* Sums every 16th row from `first` to `last`. */
 TESS_FN void ops_column_sums(const ops_cuda_columns *j, int32_t half, uint32_t first, uint32_t last, uint32_t c,
                              double *dw, double *db) {
     uint32_t n = c < j->width ? j->width - c : 0;
@@ -53,20 +55,20 @@ TESS_FN void ops_column_sums(const ops_cuda_columns *j, int32_t half, uint32_t f
     }
 }
 
-/* Blocks that are done, by their columns: 0 between launches, which follow each other on the operators' stream. Columns
- * of which there are more share a count. */
+/* Number of finished blocks per block of columns. The counts are 0 between launches, which follow each other on the
+ * operators' stream. If there are more blocks of columns than counts, several share a count. */
 #if defined(__CUDACC__)
 static __device__ uint32_t ops_job_counts[OPS_JOB_COUNTS];
 #else
 static __thread uint32_t ops_job_counts[OPS_JOB_COUNTS];
 #endif
-/* Behind ops_job_done all blocks see what the threads of a block have written. */
+/* Makes a block's writes visible to other blocks before ops_job_done counts the block. */
 TESS_FN void ops_job_wrote(void) {
 #if defined(__CUDA_ARCH__)
     __threadfence();
 #endif
 }
-/* Counts a block, and says whether it is the last of `all`. */
+/* Counts a finished block and returns whether it is the last of `all`. */
 TESS_FN int ops_job_done(uint32_t which, uint32_t all) {
     int last = 0;
 #if defined(__CUDA_ARCH__)
@@ -81,7 +83,7 @@ TESS_FN int ops_job_done(uint32_t which, uint32_t all) {
 #endif
     return last;
 }
-/* Not from the cache of a multiprocessor, which does not see what others write. */
+/* Reads past the multiprocessor's cache, which does not see the writes of other blocks. */
 TESS_FN double ops_job_read(const double *at) {
 #if defined(__CUDA_ARCH__)
     return __ldcg(at);
@@ -100,8 +102,8 @@ TESS_FN const ops_cuda_columns *ops_job_of(const ops_args_columns *a, uint32_t a
     return &a->jobs[k];
 }
 
-/* The first stage. Column k·4 + e of a block's lies at e·16 + k, so that neighbouring threads store next to each other.
- */
+/* Computes the first stage. Column k·4 + e of a block is stored at e·16 + k, so that neighbouring threads store to
+ * neighbouring addresses. */
 TESS_FN void ops_columns_begin(const ops_args_columns *a, uint32_t at, uint64_t chunk, uint32_t thread, double *room) {
     const ops_cuda_columns *j = ops_job_of(a, at);
     uint32_t beside = thread % OPS_JOB_BESIDE, below = thread / OPS_JOB_BESIDE;
@@ -129,7 +131,7 @@ TESS_FN void ops_columns_store(const ops_args_columns *a, uint32_t at, uint64_t 
     ops_job_wrote();
 }
 
-/* The second: a thread for each sum. */
+/* Computes the second stage; each thread adds up one sum. */
 TESS_FN void ops_columns_end(const ops_args_columns *a, uint32_t at, uint32_t thread) {
     const ops_cuda_columns *j = ops_job_of(a, at);
     uint32_t of_dw = thread / OPS_JOB_COLUMNS;
@@ -158,12 +160,12 @@ OPS_BODY(columns) {
             ops_columns_end(a, at, thread);
 }
 
-/* Sums over columns beside a normalisation's way back, none of which reads what the other writes: theirs are the first
- * blocks. */
+/* Sums over columns and the backward of a normalisation in one launch. Neither reads the other's results. The sums
+ * have the first blocks. */
 typedef struct {
     ops_args_columns columns;
     ops_args_norm_slopes norm;
-    uint32_t first; /* block of the normalisation */
+    uint32_t first; /* the first block of the normalisation */
 } ops_args_norm_slopes_columns;
 OPS_BODY(norm_slopes_columns) {
     if (block < a->first)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Kernels of single elements, pools and indices: kernels.h. */
+/* Kernels of single elements, pools and indices (see kernels.h). */
 #ifndef TESS_MODELS_CUDA_KERNELS_ELEMENTS_H
 #define TESS_MODELS_CUDA_KERNELS_ELEMENTS_H
 #include "kernel_body.h"
@@ -64,7 +64,7 @@ OPS_BODY(bias_relu) {
     OPS_STORE(i, k, a->elems) a->y[i] = ops_bias_relu_of(y[k], a->b, ops_mod(i, a->width), a->relu);
 }
 
-typedef struct { /* a thread has the four elements of one block of random words */
+typedef struct { /* each thread handles the four elements of one block of random words */
     float *x;
     uint64_t samples, elems, seed, step, first_sample;
     uint32_t layer;
@@ -101,7 +101,7 @@ OPS_BODY(maxpool) {
         int64_t channel = (int64_t)i % c, place = (int64_t)i / c % (h * w), n = (int64_t)i / (c * h * w), best = 0;
         const float *image = a->x + n * a->height * a->width * c + channel;
         float most = image[ops_window_place(a->width, c, place / w, place % w, 0)];
-        for (int k = 1; k < 4; k++) { /* the first of equals */
+        for (int k = 1; k < 4; k++) { /* the first of equal values wins */
             float v = image[ops_window_place(a->width, c, place / w, place % w, k)];
             best = v > most ? k : best;
             most = v > most ? v : most;
@@ -163,13 +163,30 @@ typedef struct {
     const int32_t *tokens;
     int32_t *out;
     uint64_t elems, time, stride;
-    int32_t ignored, marks; /* a token with the first is -1; of the others the second are taken away */
+    int32_t ignored, marks; /* a token with the bit `ignored` becomes -1; other tokens lose the bits `marks` */
 } ops_args_tokens;
 OPS_BODY(tokens) {
     OPS_ONE_PHASE;
     OPS_FOR_EACH(i, a->elems) {
         int32_t token = a->tokens[ops_div(i, a->time) * a->stride + ops_mod(i, a->time)];
         a->out[i] = token & a->ignored ? -1 : token & ~a->marks;
+    }
+}
+
+typedef struct {
+    const int32_t *tokens;
+    int32_t *out;
+    uint64_t elems, time, stride;
+    int32_t begins; /* the mark of a document's first token */
+} ops_args_places;
+OPS_BODY(places) {
+    OPS_ONE_PHASE;
+    OPS_FOR_EACH(i, a->elems) {
+        uint64_t at = ops_mod(i, a->time), begin = at;
+        const int32_t *sample = a->tokens + ops_div(i, a->time) * a->stride;
+        while (begin > 0 && !(sample[begin] & a->begins))
+            begin--;
+        a->out[i] = (int32_t)(at - begin);
     }
 }
 

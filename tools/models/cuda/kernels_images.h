@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Batch normalisation, and what turns convolutions into products: kernels.h. */
+/* Kernels of batch normalisation, and those that turn convolutions into products (see kernels.h). */
 #ifndef TESS_MODELS_CUDA_KERNELS_IMAGES_H
 #define TESS_MODELS_CUDA_KERNELS_IMAGES_H
 #include "kernel_body.h"
 
-/* ---- batch normalisation: sums of chunks of rows, as on the CPU ------------------------------ */
+/* ---- batch normalisation: sums over chunks of rows, as on the CPU ----------------------------------- */
 typedef struct {
     const float *x;
-    double *sums; /* per chunk: two for each channel */
+    double *sums; /* two sums per chunk and channel */
     uint64_t rows, channels;
 } ops_args_batchnorm_sums;
 OPS_BODY(batchnorm_sums) {
@@ -26,7 +26,7 @@ OPS_BODY(batchnorm_sums) {
     a->sums[(chunk * 2 + 1) * a->channels + c] = square;
 }
 
-/* Chunk by chunk; the first one's, with nothing added to it, begin. */
+/* Adds the chunks in order. The sum starts as the first chunk's, not as 0. */
 TESS_FN double ops_add_chunks(const double *sums, uint64_t rows, uint64_t channels, uint64_t at) {
     double sum = sums[at];
     for (uint64_t chunk = 1; chunk * OPS_CHUNK < rows; chunk++)
@@ -34,7 +34,7 @@ TESS_FN double ops_add_chunks(const double *sums, uint64_t rows, uint64_t channe
     return sum;
 }
 
-typedef struct { /* sums null: the running values are what is normalised with */
+typedef struct { /* sums null: the running values normalise */
     const double *sums;
     float *running_mean, *running_var, *stats;
     uint64_t rows, channels;
@@ -78,7 +78,7 @@ OPS_BODY(batchnorm) {
     }
 }
 
-typedef struct { /* y: the result, where relu is to be undone */
+typedef struct { /* y: the result, which relu's backward reads */
     const float *x, *y, *dy, *stats;
     double *sums;
     uint64_t rows, channels;
@@ -102,7 +102,7 @@ OPS_BODY(batchnorm_slopes) {
     a->sums[(chunk * 2 + 1) * a->channels + c] = dot;
 }
 
-typedef struct { /* dw, db null: not wanted; means: two for each channel */
+typedef struct { /* dw, db null: not wanted; means: two per channel */
     const double *sums;
     float *dw, *db, *means;
     uint64_t rows, channels;
@@ -139,7 +139,8 @@ OPS_BODY(batchnorm_backward) {
 }
 
 /* ---- convolution as a product ---------------------------------------------------------------- */
-typedef struct { /* rows: places of the output from `first_place` on; each k · k · channels; either out or half */
+typedef struct { /* a row is one place of the output, from `first_place` on, with k · k · channels elements; either out
+                    or half is set */
     const float *x;
     float *out;
     uint16_t *half;
@@ -167,19 +168,19 @@ OPS_BODY(windows) {
 }
 
 enum { OPS_TURN_IN_OUT, OPS_TURN_ROUND, OPS_TURN_OUT_FIRST };
-typedef struct { /* [out, in, k, k] to [k, k, in, out]; or to [k, k, out, in], the taps from last to first; or to
-                    [out, k, k, in] */
+/* Reorders [out, in, k, k] to [k, k, in, out], to [k, k, out, in] with reversed taps, or to [out, k, k, in]. */
+typedef struct {
     const void *w;
     void *out;
     uint64_t elems;
     int32_t channels, outputs, kernel, turned;
-    int32_t halves; /* both are bf16 */
+    int32_t halves; /* w and out are bf16 */
 } ops_args_turn_weights;
 OPS_BODY(turn_weights) {
     uint64_t c = (uint64_t)a->channels, n = (uint64_t)a->outputs, kk = (uint64_t)a->kernel * (uint64_t)a->kernel;
     uint64_t fast = a->turned == OPS_TURN_IN_OUT ? n : c, slow = a->turned == OPS_TURN_IN_OUT ? c : n;
     OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems) { /* of the result: [tap, slow, fast] */
+    OPS_FOR_EACH(i, a->elems) { /* i is an index into the result, [tap, slow, fast] */
         uint64_t at_fast = i % fast, at_slow = i / fast % slow, tap = i / (fast * slow);
         if (a->turned == OPS_TURN_OUT_FIRST)
             tap = i / fast % kk, at_slow = i / (fast * kk);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The work of a decoder layer beside its products and attention, each in one pass: kernels.h. A factor is what products
- * take, bf16 (`half`) or fp32; what is computed is fp32. */
+/* The work of a decoder layer except products and attention, each operator in one pass (see kernels.h). A factor is
+ * an operand of products: bf16 (`half`) or fp32. Kernels compute in fp32. */
 #ifndef TESS_MODELS_CUDA_KERNELS_LAYER_H
 #define TESS_MODELS_CUDA_KERNELS_LAYER_H
 #include "kernel_body.h"
@@ -14,21 +14,21 @@ TESS_FN void ops_put(void *y, uint64_t i, int32_t half, float v) {
     else
         ((float *)y)[i] = v;
 }
-/* The value that reading it again would give. */
+/* Returns the value that a store and a load would give. */
 TESS_FN float ops_rounded(float v, int32_t half) {
     return half ? tess_f32_of_bf16(tess_bf16_of_f32(v)) : v;
 }
 
 /* ---- eight elements: 16 bytes in bf16, twice 16 in fp32 ------------------------------------------ */
-/* A GPU refuses such an access to an address that is no multiple of 16; the host makes NaNs of it, so that tests fail.
- */
+/* A GPU refuses such an access if the address is not a multiple of 16. The host writes NaN instead, so that tests
+ * fail. */
 TESS_FN int ops_refuses(const void *at, int vector, uint64_t n) {
     return vector && n >= 8 && (uintptr_t)at % 16;
 }
 TESS_FN const char *ops_place(const void *x, uint64_t i, int32_t half) {
     return (const char *)x + i * (half ? sizeof(uint16_t) : sizeof(float));
 }
-/* Elements i … i + 7, of which n are there and the others 0; `vector`: they are read 16 bytes at a time. */
+/* Reads elements i … i + 7. Only n of them exist; the others become 0. With `vector` it reads 16 bytes at a time. */
 TESS_FN void ops_get_eight(const void *x, uint64_t i, uint64_t n, int32_t half, int vector, float *v) {
 #if defined(__CUDA_ARCH__)
     if (vector && n >= 8 && half) {
@@ -51,7 +51,7 @@ TESS_FN void ops_get_eight(const void *x, uint64_t i, uint64_t n, int32_t half, 
     if (ops_refuses(ops_place(x, i, half), vector, n))
         v[0] = NAN;
 }
-/* The first four of the same. */
+/* Reads only the first four. */
 TESS_FN void ops_get_four(const void *x, uint64_t i, uint64_t n, int32_t half, int vector, float *v) {
 #if defined(__CUDA_ARCH__)
     if (vector && n >= 4 && half) {
@@ -91,11 +91,11 @@ TESS_FN void ops_put_eight(void *y, uint64_t i, uint64_t n, int32_t half, int ve
         if (k < n)
             ops_put(y, i + k, half, ops_refuses(ops_place(y, i, half), vector, n) ? NAN : v[k]);
 }
-/* Whether every row of `width` begins at a multiple of 16 bytes, and has whole vectors. */
+/* Returns whether each row of `width` starts at a multiple of 16 bytes and consists of whole vectors. */
 TESS_FN int ops_is_vector(uint64_t width) {
     return width % 8 == 0;
 }
-/* The eight elements of a thread, of arrays that begin at a multiple of 16 bytes. */
+/* A thread handles eight elements of arrays that start at multiples of 16 bytes. */
 #define OPS_EIGHT(i) uint64_t i = ((uint64_t)block * OPS_BLOCK + thread) * 8
 
 /* ---- dropout ----------------------------------------------------------------------------------- */
@@ -110,12 +110,13 @@ TESS_FN float ops_masked(const ops_cuda_mask *m, uint64_t r, uint64_t c, float v
     uint64_t sample = ops_div(r, m->time), at = ops_mod(r, m->time) * m->width + c;
     philox_block words = philox(m->seed, (uint32_t)(at / 4), (uint32_t)PHILOX_DROPOUT << 24 | m->layer,
                                 (uint32_t)(m->first_sample + sample), (uint32_t)m->step);
-    uint32_t low = at & 1 ? words.v[1] : words.v[0], high = at & 1 ? words.v[3] : words.v[2]; /* no index: registers */
+    /* These selections avoid an index into words.v, which would take it out of registers. */
+    uint32_t low = at & 1 ? words.v[1] : words.v[0], high = at & 1 ? words.v[3] : words.v[2];
     float keep = 1.0f - m->rate, grow = 1.0f / keep;
     return philox_uniform(at & 2 ? high : low) < keep ? v * grow : 0;
 }
 
-/* The same for eight neighbours of a row, where rows are whole vectors: two blocks of random words. */
+/* Masks eight neighbours of a row, if rows are whole vectors: two blocks of random words. */
 TESS_FN void ops_mask_eight(const ops_cuda_mask *m, uint64_t r, uint64_t c, float *v) {
     uint64_t at = ops_mod(r, m->time) * m->width + c;
     float keep = 1.0f - m->rate, grow = 1.0f / keep;
@@ -149,7 +150,7 @@ OPS_BODY(mask) {
 }
 
 /* ---- bias and GELU ------------------------------------------------------------------------------ */
-/* Adds the bias of eight columns, from that of element i on; behind the last comes the first. */
+/* Adds the bias to eight elements, from element i on; columns wrap around at `width`. */
 TESS_FN void ops_add_bias(const void *bias, uint64_t i, uint64_t width, int32_t half, int vector, float *v) {
     float b[8];
     uint64_t c = ops_mod(i, width);
@@ -161,7 +162,7 @@ TESS_FN void ops_add_bias(const void *bias, uint64_t i, uint64_t width, int32_t 
     }
 }
 
-/* Gains of a normalisation. */
+/* Returns the gain of a normalisation; with `one_more` it is 1 + w. */
 TESS_FN float ops_gain(const void *w, uint64_t c, int32_t half, int32_t one_more) {
     float v = ops_get(w, c, half);
     return one_more ? v + 1.0f : v;
@@ -172,12 +173,11 @@ TESS_FN void ops_gain_eight(const void *w, uint64_t c, int32_t half, int32_t one
         v[k] += 1.0f;
 }
 
-typedef struct { /* x may be y. bias null: none; before: not null gets x + bias, which GELU is then taken of as rounded
-                  */
+typedef struct { /* x may be y. bias null: none. before: null, or gets x + bias. GELU reads that sum after rounding. */
     const void *x, *bias;
     void *before, *y;
-    uint64_t elems, width, pitch; /* pitch 0: rows have no gaps; else x is y, and there is nothing but a bias */
-    int32_t half, gelu, vector;   /* vector: all begin at multiples of 16 bytes, as one token's row may not */
+    uint64_t elems, width, pitch; /* pitch 0: rows have no gaps; otherwise x is y, and only the bias is added */
+    int32_t half, gelu, vector;   /* vector: all arrays start at multiples of 16 bytes; one token's row may not */
 } ops_args_bias;
 TESS_FN void ops_bias_apart(const ops_args_bias *a, uint64_t i) {
     for (uint64_t end = i + 8 < a->elems ? i + 8 : a->elems; i < end; i++) {
@@ -205,7 +205,7 @@ OPS_BODY(bias) {
     ops_put_eight(a->y, i, a->elems - i, a->half, a->vector, v);
 }
 
-typedef struct { /* dx of GELU, and what it had made; dx may be dy */
+typedef struct { /* dx of GELU, and y = GELU(x) computed again; dx may be dy */
     const void *x, *dy;
     void *dx, *y;
     uint64_t elems;
@@ -228,7 +228,7 @@ OPS_BODY(gelu_slopes) {
 }
 
 /* ---- residual and normalisation ----------------------------------------------------------------- */
-/* A bias, of which there may be none. */
+/* Returns a bias, or 0 if there is none. */
 TESS_FN float ops_bias_at(const void *bias, uint64_t c, int32_t half) {
     return bias ? ops_get(bias, c, half) : 0;
 }
@@ -240,13 +240,13 @@ TESS_FN void ops_bias_eight(const void *bias, uint64_t c, int32_t half, float *v
 }
 
 typedef struct { /* sum = x + masked(add + add_bias); next = sum + next_bias; y = the sum, normalised */
-    const void *x, *add, *add_bias, *next_bias, *w, *b; /* add null: sum is x, and not written; no bias: null */
-    void *sum, *next, *y;                               /* next, y null: not wanted */
+    const void *x, *add, *add_bias, *next_bias, *w, *b; /* add null: sum is x and is not written; null biases: none */
+    void *sum, *next, *y;                               /* next, y null: not written */
     float *stats;
     uint64_t rows, width;
     ops_cuda_mask mask;
     double eps;
-    int32_t half, about_zero, one_more; /* about_zero: by the root of the mean square, Llama's */
+    int32_t half, about_zero, one_more; /* about_zero: Llama's normalisation by the root of the mean square */
     uint32_t tile_rows;                 /* kernels_norm.h */
 } ops_args_norm;
 TESS_FN float ops_norm_sum(const ops_args_norm *a, uint64_t r, uint64_t c) {
@@ -265,7 +265,7 @@ OPS_BODY(norm) {
     OPS_ROW;
     if (r >= a->rows)
         return;
-    const void *x = a->add ? a->sum : a->x; /* a lane reads what it wrote itself */
+    const void *x = a->add ? a->sum : a->x; /* each lane reads only elements that it wrote itself */
     float sum = 0;
     if (phase == 0) {
         for (uint64_t c = lane; c < a->width; c += OPS_LANES)
@@ -295,10 +295,10 @@ OPS_BODY(norm) {
     }
 }
 
-typedef struct { /* dx = add + the gradient of x; masked: the same as dropout lets it back; normal: y, made again */
+typedef struct { /* dx = add + the gradient of x; masked: dx with dropout's mask; normal: y, computed again */
     const void *x, *w, *b, *dy, *add; /* add null: none */
     const float *stats;
-    void *dx, *masked, *normal; /* masked, normal null: not wanted */
+    void *dx, *masked, *normal; /* masked, normal null: not written */
     uint64_t rows, width;
     ops_cuda_mask mask;
     int32_t half, about_zero, one_more;
@@ -335,9 +335,9 @@ OPS_BODY(norm_slopes) {
     }
 }
 
-/* ---- the two ends -------------------------------------------------------------------------------- */
-typedef struct { /* y[row] = masked(scale · table[ids[row]] + position[row mod time]); position null: none */
-    const int32_t *ids;
+/* ---- embedding --------------------------------------------------------------------------------------- */
+typedef struct { /* y[row] = masked(scale · table[ids[row]] + position[places[row]]); position null: none */
+    const int32_t *ids, *places; /* null: ids[row] = row, places[row] = row mod time */
     const void *table, *position;
     void *y;
     uint64_t elems;
@@ -345,10 +345,16 @@ typedef struct { /* y[row] = masked(scale · table[ids[row]] + position[row mod 
     float scale;
     int32_t half;
 } ops_args_embed;
+TESS_FN uint64_t ops_embed_row(const ops_args_embed *a, uint64_t r) {
+    return a->ids ? (uint64_t)a->ids[r] : r;
+}
+TESS_FN uint64_t ops_embed_place(const ops_args_embed *a, uint64_t r) {
+    return a->places ? (uint64_t)a->places[r] : ops_mod(r, a->mask.time);
+}
 TESS_FN void ops_embed_one(const ops_args_embed *a, uint64_t i) {
     uint64_t width = a->mask.width, r = ops_div(i, width), c = ops_mod(i, width);
-    float v = ops_get(a->table, (uint64_t)a->ids[r] * width + c, a->half) * a->scale;
-    v += ops_bias_at(a->position, ops_mod(r, a->mask.time) * width + c, a->half);
+    float v = ops_get(a->table, ops_embed_row(a, r) * width + c, a->half) * a->scale;
+    v += ops_bias_at(a->position, ops_embed_place(a, r) * width + c, a->half);
     ops_put(a->y, i, a->half, ops_masked(&a->mask, r, c, v));
 }
 OPS_BODY(embed) {
@@ -363,16 +369,17 @@ OPS_BODY(embed) {
     }
     if (i >= a->elems)
         return;
-    ops_get_eight(a->table, (uint64_t)a->ids[r] * width + c, 8, a->half, 1, v);
-    ops_bias_eight(a->position, ops_mod(r, a->mask.time) * width + c, a->half, p);
+    ops_get_eight(a->table, ops_embed_row(a, r) * width + c, 8, a->half, 1, v);
+    ops_bias_eight(a->position, ops_embed_place(a, r) * width + c, a->half, p);
     for (int k = 0; k < 8; k++)
         v[k] = v[k] * a->scale + p[k];
     ops_mask_eight(&a->mask, r, c, v);
     ops_put_eight(a->y, i, 8, a->half, 1, v);
 }
 
-typedef struct { /* order: the rows by their id, those of one id in their order; sorted: their ids. By counting what
-                  * comes before: any number of ids, no sum that two threads share */
+/* `order` gets the rows sorted by id, and by row within an id; `sorted` gets their ids. Each thread counts the rows
+ * that precede its own. So the number of ids does not matter and threads share no sum. */
+typedef struct {
     const int32_t *ids;
     int32_t *order, *sorted;
     uint32_t rows;
@@ -389,16 +396,17 @@ OPS_BODY(sort_ids) {
     a->sorted[at] = id;
 }
 
-typedef struct { /* sorted rows first, then the positions; null: not wanted. The first row of an id adds up all of them
-                  */
+/* The first blocks handle sorted rows, the others positions; a null gradient is not computed. The thread at the
+ * first row of an id adds up all rows of that id. */
+typedef struct {
     const int32_t *order, *sorted;
     const void *dy;
     float *dtable, *dposition;
     uint64_t rows, time, width;
-    float scale; /* of the table's */
+    float scale; /* factor of the table's gradient */
     int32_t half, add_position;
 } ops_args_embed_slopes;
-/* A thread has eight columns where rows are whole vectors, else one. */
+/* A thread has eight columns if rows are whole vectors, otherwise one. */
 TESS_FN uint64_t ops_columns_of_thread(uint64_t width) {
     return ops_is_vector(width) ? 8 : 1;
 }

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Rotary positions, normalised heads and SwiGLU, which Llama's kind has and GPT-2's layers do not. */
+/* Kernels for rotary positions, normalised heads and SwiGLU, which layers like Llama's have and GPT-2's do not. */
 #ifndef TESS_MODELS_CUDA_KERNELS_LLAMA_H
 #define TESS_MODELS_CUDA_KERNELS_LLAMA_H
 #include "kernels_layer.h"
 
-/* ---- rotary positions: the two halves of a head's elements are the parts of complex numbers --------- */
-enum { OPS_ROTATE_MOST = 256 /* pairs of a head */, OPS_ROTATE_HEADS = 4 /* of a thread */ };
-typedef struct { /* in place: row r is at position first + r mod time, and its pair p turns by that times turns[p] */
+/* ---- rotary positions: the two halves of a head are real and imaginary parts -------------------------------- */
+enum { OPS_ROTATE_MOST = 256 /* pairs of a head */, OPS_ROTATE_HEADS = 4 /* heads per thread */ };
+typedef struct { /* in place: row r is at position first + r mod time; its pair p turns by that position times turns[p]
+                  */
     void *x;
     uint64_t rows, time, first, pitch; /* pitch: elements from row to row */
-    uint32_t heads, pairs, back;       /* the heads that a row begins with; back: the other way */
+    uint32_t heads, pairs, back; /* heads: the number that turns, at the start of each row; back: turns the other way */
     int32_t half;
-    float scale;                   /* of what is turned */
-    float *table;                  /* null: not wanted; of the first `time` rows the cosine and sine of each pair */
-    double turns[OPS_ROTATE_MOST]; /* parts of a circle */
+    float scale;  /* factor of the turned elements */
+    float *table; /* null: not written; otherwise cosine and sine of each pair for the first `time` rows */
+    double turns[OPS_ROTATE_MOST]; /* the unit is a turn of a circle */
 } ops_args_rotate;
 TESS_FN void ops_rotate_head(const ops_args_rotate *a, uint64_t at, uint64_t n, const float *c, const float *s) {
     int vector = ops_is_vector(a->pairs) && ops_is_vector(a->pitch);
@@ -52,11 +53,11 @@ OPS_BODY(rotate) {
         ops_rotate_head(a, r * a->pitch + h * 2 * a->pairs + pair, n, c, s);
 }
 
-/* ---- heads of queries and keys, normalised about zero ------------------------------------------------ */
-typedef struct {    /* x: rows `pitch` apart, which begin with heads and kv_heads of `size`; a head is a row of lanes */
-    void *x, *kept; /* kept [rows, heads + kv_heads, size]; backward reads it, and x has gradients */
+/* ---- heads of queries and keys, normalised about zero ------------------------------------------------------ */
+typedef struct {    /* each row of x starts with heads + kv_heads heads of `size`; a row of lanes handles one head */
+    void *x, *kept; /* kept: [rows, heads + kv_heads, size], which backward reads; in backward x holds gradients */
     const void *query_w, *key_w;
-    float *stats; /* of all query heads, then of the key heads: 0 and 1 / σ */
+    float *stats; /* first all query heads, then the key heads: 0 and 1 / σ */
     uint64_t rows, pitch;
     uint32_t heads, kv_heads, size;
     int32_t half, one_more;
@@ -64,7 +65,7 @@ typedef struct {    /* x: rows `pitch` apart, which begin with heads and kv_head
 } ops_args_head_norm;
 typedef ops_args_head_norm ops_args_head_norm_slopes;
 typedef struct {
-    uint64_t at, kept, stats; /* of its elements and of its numbers */
+    uint64_t at, kept, stats; /* offsets of the head in x, in kept, and in stats */
     const void *w;
 } ops_head_place;
 TESS_FN ops_head_place ops_head_of(const ops_args_head_norm *a, uint64_t i) {
@@ -120,12 +121,12 @@ OPS_BODY(head_norm_slopes) {
     }
 }
 
-/* ---- SwiGLU, and GeGLU: a row has the gates and then what they let through ---------------------------------- */
-/* The eight elements of a thread lie in one row. */
+/* ---- SwiGLU and GeGLU: a row holds the gates and then the values that they scale ------------------------------- */
+/* A thread handles eight elements of one row. */
 #define OPS_ROW_EIGHT(r, c)                                                                                            \
     uint64_t i_ = (uint64_t)block * OPS_BLOCK + thread, eights_ = (a->width + 7) / 8;                                  \
     uint64_t r = ops_div(i_, eights_), c = ops_mod(i_, eights_) * 8
-typedef struct { /* y[rows, width] of x[rows, 2 · width] */
+typedef struct { /* y[rows, width] from x[rows, 2 · width] */
     const void *x;
     void *y;
     uint64_t rows, width;
@@ -145,7 +146,7 @@ OPS_BODY(swiglu) {
     ops_put_eight(a->y, r * a->width + c, a->width - c, a->half, vector, up);
 }
 
-typedef struct { /* dx of the same, and y made again, which may be dy */
+typedef struct { /* dx of x[rows, 2 · width], and y computed again; y may be dy */
     const void *x, *dy;
     void *dx, *y;
     uint64_t rows, width;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The loss of a chunk of rows, and the gradient of the logits. Short rows stay with their block, so that logits are
- * read once and their gradient written once. Of long ones the loss is one reading with a running maximum and sum, a
- * block to a row, and the gradient another. */
+/* The loss of a chunk of rows, and the gradient of the logits. A block keeps short rows in shared memory, so that it
+ * reads logits once and writes their gradient once. For long rows one kernel reads the logits with a running maximum
+ * and sum, one block per row. Another kernel reads them again for the gradient. */
 #ifndef TESS_MODELS_CUDA_KERNELS_LOSS_H
 #define TESS_MODELS_CUDA_KERNELS_LOSS_H
 #include "kernels_tile.h"
 
-typedef struct { /* as ops_loss */
+typedef struct { /* same layout as ops_loss */
     double loss;
     uint64_t correct, count;
     double divisor;
@@ -20,17 +20,17 @@ typedef struct {
     const float *logits;
     const int32_t *labels;
     ops_cuda_row_loss *losses;
-    float *stats;                       /* of each row the maximum and 1 / the sum; null: not wanted */
-    void *slopes;                       /* null: not wanted */
-    uint64_t rows, all, classes, pitch; /* rows: those that count, of `all` */
-    float mean, over_cap;               /* over_cap: 1 over that of logits, 0 where there is none */
+    float *stats;                       /* per row the maximum and 1 / the sum; null: not written */
+    void *slopes;                       /* null: not written */
+    uint64_t rows, all, classes, pitch; /* rows: the first of `all`, which count */
+    float mean, over_cap;               /* over_cap: 1 / the cap of logits; 0: no cap */
     const double *divisor;              /* may be null */
     int32_t half;
     uint32_t tile_rows;
 } ops_args_loss;
 typedef ops_args_loss ops_args_loss_tile, ops_args_loss_rows, ops_args_loss_slopes;
 
-/* The gradient of eight logits of row r, from column c on. */
+/* Writes the gradient of eight logits of row r, from column c on. */
 TESS_FN void ops_loss_slopes(const ops_args_loss *a, uint64_t r, uint64_t c, const float *x, float most, float over) {
     float d[8], mean = a->divisor && *a->divisor > 0 ? (float)(1.0 / *a->divisor) : a->mean;
     int32_t label = r < a->rows ? a->labels[r] : -1;
@@ -41,8 +41,8 @@ TESS_FN void ops_loss_slopes(const ops_args_loss *a, uint64_t r, uint64_t c, con
     ops_put_eight(a->slopes, r * a->pitch + c, a->classes - c, a->half, 1, d);
 }
 
-/* ---- short rows: as many to a block as it keeps ---------------------------------------------------- */
-/* A lane's greatest logit, the first of equals. */
+/* ---- short rows: a block keeps several -------------------------------------------------------------------- */
+/* Finds a lane's greatest logit; of equal values the first wins. */
 TESS_FN void ops_loss_lane_most(const float *row, uint64_t classes, uint32_t lane, double *most, double *best) {
     uint64_t at = lane;
     for (uint64_t c = lane + OPS_LANES; c < classes; c += OPS_LANES)
@@ -50,7 +50,7 @@ TESS_FN void ops_loss_lane_most(const float *row, uint64_t classes, uint32_t lan
     *most = lane < classes ? (double)row[at] : -INFINITY;
     *best = (double)at;
 }
-/* The place of a row's greatest among its lanes'. */
+/* Returns the lane that has the row's greatest logit. */
 TESS_FN uint32_t ops_loss_winner(const double *most, const double *best) {
     uint32_t winner = 0;
     for (uint32_t i = 1; i < OPS_LANES; i++)
@@ -95,7 +95,7 @@ OPS_BODY(loss_tile) {
         ops_loss_lane_most(row, a->classes, lane, &room[thread], &room[OPS_BLOCK + thread]);
         return;
     }
-    if (phase == 3 && lane) /* lane 0 writes where the others would read */
+    if (phase == 3 && lane) /* lane 0 overwrites values that the other lanes would read */
         return;
     uint32_t winner = ops_loss_winner(lanes, lanes + OPS_BLOCK);
     float most = (float)lanes[winner];
@@ -116,8 +116,8 @@ OPS_BODY(loss_tile) {
     room[OPS_BLOCK + thread + 1] = (double)(float)(1.0 / sum);
 }
 
-/* ---- long rows: a block to each -------------------------------------------------------------------- */
-typedef struct { /* of some logits; sum: of the exponentials against the maximum; 0: there were none */
+/* ---- long rows: one block per row -------------------------------------------------------------------------- */
+typedef struct { /* state over some logits; sum: of the exponentials relative to the maximum; 0: no logits yet */
     double sum;
     float most;
     uint32_t best;
@@ -131,9 +131,9 @@ TESS_FN void ops_online_add(ops_online *o, const float *x, uint64_t c, uint64_t 
         if (k < n && x[k] > most)
             most = x[k], best = k;
     }
-    if (nothing) /* the difference of two such is no number */
+    if (nothing) /* -INFINITY - -INFINITY would be NaN */
         return;
-    if (o->sum == 0 || most > o->most) { /* a sum that is no number stays so */
+    if (o->sum == 0 || most > o->most) { /* a NaN sum stays NaN */
         o->sum = o->sum == 0 ? 0 : o->sum * (double)ops_exp(o->most - most);
         o->most = most, o->best = (uint32_t)c + best;
     }
@@ -149,7 +149,7 @@ TESS_FN ops_online ops_online_join(ops_online x, ops_online y) {
     o.sum = x.sum * (double)ops_exp(x.most - o.most) + y.sum * (double)ops_exp(y.most - o.most);
     return o;
 }
-/* In a block's room: three numbers for each thread. */
+/* Stores the state of a thread in the block's room, as three numbers. */
 TESS_FN void ops_online_put(double *room, uint32_t at, ops_online o) {
     room[at] = o.sum, room[OPS_BLOCK + at] = (double)o.most, room[2 * OPS_BLOCK + at] = (double)o.best;
 }

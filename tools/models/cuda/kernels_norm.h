@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Normalisation of rows of whole vectors that a block keeps: the sums, and so the bits, of kernels_layer.h's, which has
- * all other rows. */
+/* Normalisation of rows that consist of whole vectors and fit into a block's shared memory. Sums and bits equal
+ * those of kernels_layer.h, which handles all other rows. */
 #ifndef TESS_MODELS_CUDA_KERNELS_NORM_H
 #define TESS_MODELS_CUDA_KERNELS_NORM_H
 #include "kernels_tile.h"
 
 typedef ops_args_norm ops_args_norm_tile;
 typedef ops_args_norm_slopes ops_args_norm_slopes_tile;
-/* Two numbers of a row, which lane 0 leaves to all. */
+/* Returns the place of two numbers of a row, which lane 0 writes for the other lanes. */
 TESS_FN double *ops_row_numbers(double *room, uint64_t within) {
     return room + 2 * OPS_BLOCK + 2 * within;
 }
 
-/* Eight of the rows that are normalised, from memory; what goes back there is written on the way. */
+/* Reads eight elements of a row to normalise, and writes the sums that are wanted. */
 TESS_FN void ops_norm_eight(const ops_args_norm *a, uint64_t r, uint64_t c, float *v) {
     float add[8], bias[8];
     uint64_t i = r * a->width + c;
@@ -35,7 +35,7 @@ TESS_FN void ops_norm_eight(const ops_args_norm *a, uint64_t r, uint64_t c, floa
     ops_put_eight(a->next, i, 8, a->half, 1, bias);
 }
 
-/* A lane's part of the sum, or with `mean` of the squares; then its row's end. */
+/* Adds up a lane's part of the row's sum, or with `mean` of its squared deviations. */
 TESS_FN void ops_norm_lane(const ops_args_norm *a, const void *tile, uint64_t row, uint32_t lane, const float *mean,
                            double *out) {
     float sum = 0;
@@ -95,7 +95,7 @@ OPS_BODY(norm_tile) {
 }
 
 /* ---- backward ------------------------------------------------------------------------------------ */
-/* Eight of the input's gradient, and beside it what else is wanted. */
+/* Computes eight elements of the input's gradient and writes the other wanted results. */
 TESS_FN void ops_norm_slopes_eight(const ops_args_norm_slopes *a, uint64_t r, uint64_t c, const float *x, float *dy,
                                    const double *means) {
     uint64_t i = r * a->width + c;
@@ -125,7 +125,7 @@ TESS_FN void ops_norm_slopes_eight(const ops_args_norm_slopes *a, uint64_t r, ui
 
 OPS_BODY(norm_slopes_tile) {
     uint64_t eights = a->width / 8, pitch = ops_tile_pitch(a->width), begin = (uint64_t)block * a->tile_rows;
-    uint64_t other = a->tile_rows * pitch; /* dy's rows are behind x's */
+    uint64_t other = a->tile_rows * pitch; /* dy's rows follow x's */
     void *tile = ops_tile(room);
     float x[8], dy[8];
     if (phase == 0 || phase == 3) {

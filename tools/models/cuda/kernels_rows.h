@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Kernels that sum over columns, and losses: kernels.h. */
+/* Kernels that sum over columns, and kernels of losses (see kernels.h). */
 #ifndef TESS_MODELS_CUDA_KERNELS_ROWS_H
 #define TESS_MODELS_CUDA_KERNELS_ROWS_H
 #include "kernels_loss.h"
 
-/* ---- sums over columns: 8 of 32 lanes each to a block ---------------------------------------- */
+/* ---- sums over columns: a block has 8 columns of 32 lanes each --------------------------------------- */
 TESS_FN double ops_add_column(const double *room, uint32_t column) {
     double sum = 0;
     for (int lane = 0; lane < OPS_COLUMN_LANES; lane++)
@@ -12,12 +12,12 @@ TESS_FN double ops_add_column(const double *room, uint32_t column) {
     return sum;
 }
 
-typedef struct { /* y[sample, c] = over · the sum of x's rows of that sample, or += it */
+typedef struct { /* y[sample, c] = the sum over the sample's rows of x, or y += that */
     const float *x;
     float *y;
     uint64_t rows, width, groups; /* groups: blocks per sample */
     int32_t add;
-    uint32_t over; /* 1: divided by rows */
+    uint32_t over; /* 1: divide by rows */
 } ops_args_column_sums;
 OPS_BODY(column_sums) {
     uint64_t sample = block / a->groups, c = block % a->groups * OPS_COLUMNS_PER_BLOCK + thread % OPS_COLUMNS_PER_BLOCK;
@@ -50,7 +50,7 @@ OPS_BODY(cross_entropy) {
         return;
     float *row = a->logits + r * a->classes;
     uint64_t label = (uint64_t)a->labels[r], first = within * OPS_LANES, best = lane;
-    if (phase == 0) { /* each lane's greatest, the first of equals */
+    if (phase == 0) { /* each lane finds its greatest; of equal values the first wins */
         for (uint64_t c = lane + OPS_LANES; c < a->classes; c += OPS_LANES)
             best = row[c] > row[best] ? c : best;
         room[thread] = lane < a->classes ? (double)row[best] : 0;
@@ -58,7 +58,8 @@ OPS_BODY(cross_entropy) {
         return;
     }
     uint64_t lanes = a->classes < (uint64_t)OPS_LANES ? a->classes : (uint64_t)OPS_LANES;
-    if (phase == 1) { /* the row's; every lane's first room now holds the same two and the label's logit */
+    /* Lane 0 reads the label's logit in this phase, because the next phase overwrites the row. */
+    if (phase == 1) {
         uint64_t winner = first;
         for (uint64_t i = first + 1; i < first + lanes; i++)
             if (room[i] > room[winner] || (room[i] == room[winner] && room[OPS_BLOCK + i] < room[OPS_BLOCK + winner]))
@@ -89,7 +90,7 @@ OPS_BODY(cross_entropy) {
         a->losses[r].loss += log(sum);
 }
 
-typedef struct { /* one block */
+typedef struct { /* uses one block */
     const ops_cuda_row_loss *losses;
     ops_cuda_loss *out;
     uint64_t rows;
@@ -139,7 +140,7 @@ OPS_BODY(cross_entropy_backward) {
     }
 }
 
-typedef struct { /* one thread: a handful of elements, in order */
+typedef struct { /* one thread adds the few elements in order */
     const float *x;
     ops_cuda_loss *out;
     uint64_t elems, count;

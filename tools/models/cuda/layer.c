@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The operators of a decoder's layer: layer_ops.h. */
+/* The operators of a decoder's layer (layer_ops.h). */
 #include "cuda_ops.h"
+#include "tools/models/stored.h"
 #include <tessera/tessera.h>
 
 #include <math.h>
 #include <string.h>
 
 _Static_assert((int)OPS_ROTATE_MOST == (int)OPS_ROTATION_MOST, "pairs of a head");
+_Static_assert((int)OPS_STORED_NF4 == (int)STORED_NF4 && (int)OPS_STORED_BLOCK == (int)STORED_BLOCK, "stored.h");
 
 /* ---- products ---------------------------------------------------------------------------------- */
 static uint64_t product_need(int64_t rows, int64_t columns, int64_t depth) {
@@ -21,12 +23,23 @@ static tess_status add_bias(const cuda_ops *c, const ops_factors *f, const void 
                       .width = (uint64_t)f->columns, .half = c->base.bf16, .gelu = gelu, .vector = vector);
 }
 
-/* Bias and GELU of a product that lies in y, or the way back through a GELU. */
+static tess_status gelu_slopes(const cuda_ops *c, const void *x, const void *dy, void *dx, void *y, uint64_t elems) {
+    return OPS_LAUNCH(c, gelu_slopes, ops_blocks_eights(elems), .x = x, .dy = dy, .dx = dx, .y = y, .elems = elems,
+                      .half = c->base.bf16);
+}
+static tess_status layer_gelu(ops *o, const void *x, void *y, uint64_t elems) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), bias, ops_blocks_eights(elems), .x = x, .y = y, .elems = elems,
+                                      .width = elems, .half = o->bf16, .gelu = 1, .vector = 1));
+}
+static tess_status layer_gelu_backward(ops *o, const void *x, const void *dy, void *dx, void *y, uint64_t elems) {
+    OPS_INSIDE(cuda_of(o), gelu_slopes(cuda_of(o), x, dy, dx, y, elems));
+}
+
+/* Applies bias and GELU to a product in y, or GELU's gradient. */
 static tess_status finish_product(const cuda_ops *c, const ops_factors *f) {
     uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns;
     if (f->through)
-        return OPS_LAUNCH(c, gelu_slopes, ops_blocks_eights(elems), .x = f->through, .dy = f->y, .dx = f->y,
-                          .y = f->again, .elems = elems, .half = c->base.bf16);
+        return gelu_slopes(c, f->through, f->y, f->y, f->again, elems);
     return add_bias(c, f, f->y, f->bias, f->before, f->y, f->gelu);
 }
 
@@ -36,7 +49,7 @@ static tess_status product(const cuda_ops *c, const ops_factors *f, void *worksp
     ops_product p = { .rows = f->rows, .columns = f->columns, .depth = f->depth, .a = f->a, .b = f->b, .c = f->y };
     p.a_turned = f->turn_a, p.a_pitch = f->a_pitch ? f->a_pitch : f->turn_a ? f->rows : f->depth;
     p.b_turned = f->turn_b, p.b_pitch = f->turn_b ? f->depth : f->columns;
-    p.c_pitch = f->y_pitch ? f->y_pitch : f->columns, p.alpha = 1, p.beta = f->add ? 1 : 0;
+    p.c_pitch = f->y_pitch ? f->y_pitch : f->columns, p.alpha = f->times > 0 ? f->times : 1, p.beta = f->add ? 1 : 0;
     p.halves = c->base.bf16, p.half_c = c->base.bf16 && !f->wide;
     if (!f->bias && !f->through)
         return ops_cuda_product(c, &p, workspace);
@@ -56,6 +69,18 @@ static tess_status layer_product(ops *o, const ops_factors *f, void *workspace) 
     OPS_INSIDE(cuda_of(o), product(cuda_of(o), f, workspace));
 }
 
+/* ---- frozen matrices ----------------------------------------------------------------------------- */
+static tess_status widen_stored(const cuda_ops *c, const ops_stored *s) {
+    uint64_t elems = s->rows * s->width;
+    uintptr_t odd = (uintptr_t)s->y % 16 | (uintptr_t)s->from % (stored_in_blocks(s->kind) ? 4 : 16);
+    return OPS_LAUNCH(c, stored, ops_blocks_eights(elems), .from = s->from, .ids = s->ids, .y = s->y, .elems = elems,
+                      .width = s->width, .kind = s->kind, .half = c->base.bf16,
+                      .vector = ops_is_vector(s->width) && !odd);
+}
+static tess_status layer_widen_stored(ops *o, const ops_stored *s) {
+    OPS_INSIDE(cuda_of(o), widen_stored(cuda_of(o), s));
+}
+
 /* ---- rows -------------------------------------------------------------------------------------- */
 static ops_cuda_mask mask_of(const ops_rows *of, const ops_dropout *d) {
     ops_cuda_mask m = { .time = of->time, .width = of->width };
@@ -64,7 +89,7 @@ static ops_cuda_mask mask_of(const ops_rows *of, const ops_dropout *d) {
     return m;
 }
 
-/* Rows that a block keeps; 0: none, and the kernel that reads them several times takes them. */
+/* Returns how many rows a block keeps. 0: rows are too long, so the kernel that reads them several times runs. */
 static uint32_t tile_rows_of(const ops *o, uint64_t width, uint64_t arrays) {
     return ops_is_vector(width) ? ops_tile_rows(width, arrays * (o->bf16 ? sizeof(uint16_t) : sizeof(float))) : 0;
 }
@@ -110,7 +135,7 @@ static tess_status layer_mask(ops *o, const ops_rows *of, const ops_dropout *d, 
                                       .mask = mask_of(of, d), .half = o->bf16));
 }
 
-/* ---- Llama's ------------------------------------------------------------------------------------- */
+/* ---- rotary positions and SwiGLU ---------------------------------------------------------------------- */
 static tess_status rotate(const cuda_ops *c, const ops_rotation *n) {
     uint64_t groups = ((uint64_t)n->heads + OPS_ROTATE_HEADS - 1) / OPS_ROTATE_HEADS;
     ops_args_rotate a = { .x = n->x, .rows = n->of.rows, .time = n->of.time, .pitch = n->of.width };
@@ -192,7 +217,7 @@ static tess_status layer_head_norm(ops *o, const ops_head_norm *n) {
     OPS_INSIDE(cuda_of(o), ops_cuda_launch(cuda_of(o), OPS_KERNEL_head_norm, &a, head_blocks(&a)));
 }
 
-/* The sums over columns read the gradients before they go back. */
+/* These sums read the gradients of the normalised heads, so they precede head_norm_slopes, which overwrites them. */
 static tess_status head_gains(const cuda_ops *c, const ops_head_norm *n, int is_key, float *dw, int32_t add,
                               void *scratch) {
     uint64_t heads = (uint64_t)(is_key ? n->kv_heads : n->heads), before = is_key ? (uint64_t)n->heads : 0;
@@ -233,7 +258,7 @@ static tess_status layer_norm_backward_columns(ops *o, const ops_norm_backward *
 
 /* ---- attention --------------------------------------------------------------------------------- */
 static int is_fused(const ops *o, const ops_attention_shape *s) {
-    return o->bf16 && s->size <= ATTEND_MOST;
+    return o->bf16 && s->size <= ATTEND_MOST && !s->packs;
 }
 static int32_t kv_heads(const ops_attention_shape *s) {
     return s->kv_heads ? s->kv_heads : s->heads;
@@ -241,7 +266,8 @@ static int32_t kv_heads(const ops_attention_shape *s) {
 static int32_t tiles_of(const ops_attention_shape *s) {
     return (s->time + TILE_ROWS - 1) / TILE_ROWS;
 }
-/* The smallest kernel that a head fits into; forward's is an even number of places before its backward's. */
+/* Returns the smallest kernel that a head fits into. All forward kernels have the same distance to their backward
+ * kernels. */
 static int forward_kernel(const ops_attention_shape *s) {
     return s->size <= 16   ? OPS_KERNEL_attend_16
            : s->size <= 32 ? OPS_KERNEL_attend_32
@@ -264,7 +290,8 @@ static tess_status attend(const cuda_ops *c, const ops_attention_shape *s, const
     return ops_cuda_launch(c, forward_kernel(s), &a, (uint64_t)s->batch * (uint64_t)s->heads * (uint64_t)tiles_of(s));
 }
 
-/* Where a head fills its kernel, both halves of each pair are in one thread's hands when its gradient is written. */
+/* A table can be used only if a head fills its kernel. Then one thread holds both halves of each pair when it writes
+ * the gradient. */
 static uint64_t layer_rotation_need(const ops *o, const ops_attention_shape *s) {
     int fills = s->size == 16 || s->size == 32 || s->size == 64 || s->size == 96 || s->size == 128;
     return is_fused(o, s) && fills ? ops_align((uint64_t)s->time * (uint64_t)s->size * sizeof(float)) : 0;
@@ -302,13 +329,13 @@ static tess_status layer_attention_backward(ops *o, const ops_attention_shape *s
     OPS_INSIDE(cuda_of(o), attention_backward(cuda_of(o), s, qkv, y, lse, dy, dqkv, back, scratch));
 }
 
-/* ---- the two ends ------------------------------------------------------------------------------ */
-static tess_status layer_embed(ops *o, const ops_rows *of, const int32_t *ids, const void *table, const void *position,
-                               float scale, const ops_dropout *d, void *y) {
+/* ---- embedding, tokens and cap ---------------------------------------------------------------------- */
+static tess_status layer_embed(ops *o, const ops_rows *of, const int32_t *ids, const void *table, const int32_t *places,
+                               const void *position, float scale, const ops_dropout *d, void *y) {
     uint64_t elems = of->rows * of->width;
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), embed, ops_blocks_eights(elems), .ids = ids, .table = table,
-                                      .position = position, .y = y, .elems = elems, .mask = mask_of(of, d),
-                                      .scale = scale > 0 ? scale : 1, .half = o->bf16));
+                                      .places = places, .position = position, .y = y, .elems = elems,
+                                      .mask = mask_of(of, d), .scale = scale > 0 ? scale : 1, .half = o->bf16));
 }
 
 static uint64_t embed_backward_need(uint64_t rows) {
@@ -339,6 +366,12 @@ static tess_status layer_tokens(ops *o, const int32_t *tokens, uint64_t samples,
     OPS_INSIDE(cuda_of(o),
                OPS_LAUNCH(cuda_of(o), tokens, ops_blocks_each(samples * time), .tokens = tokens, .out = out,
                           .elems = samples * time, .time = time, .stride = stride, .ignored = ignored, .marks = marks));
+}
+
+static tess_status layer_places(ops *o, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
+                                int32_t begins, int32_t *out) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), places, ops_blocks_each(samples * time), .tokens = tokens, .out = out,
+                                      .elems = samples * time, .time = time, .stride = stride, .begins = begins));
 }
 
 static tess_status layer_cap(ops *o, float *x, uint64_t elems, float cap) {
@@ -389,6 +422,9 @@ const ops_layer_table ops_cuda_layer = {
     .norm = layer_norm,
     .norm_backward = layer_norm_backward,
     .mask = layer_mask,
+    .gelu = layer_gelu,
+    .gelu_backward = layer_gelu_backward,
+    .widen_stored = layer_widen_stored,
     .columns_need = columns_need,
     .columns = layer_columns,
     .norm_backward_columns = layer_norm_backward_columns,
@@ -405,6 +441,7 @@ const ops_layer_table ops_cuda_layer = {
     .embed_backward_need = embed_backward_need,
     .embed_backward = layer_embed_backward,
     .tokens = layer_tokens,
+    .places = layer_places,
     .cap = layer_cap,
     .loss = layer_loss,
     .loss_slopes = layer_loss_slopes,

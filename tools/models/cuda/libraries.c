@@ -11,9 +11,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static ops_cublas blas;
 static ops_cublaslt lt;
 static int has_lt;
-static char failure[300]; /* "": loaded */
+static char failure[300]; /* "": no failure */
 
-/* A cuBLAS of a later major version than the driver loads and then finds no kernel that the driver takes. */
+/* A cuBLAS of a later major version than the driver's can be loaded, but then has no kernel that the driver accepts. */
 static int driver_takes(int major) {
     const tess_cuda *cu;
     char why[240];
@@ -27,13 +27,13 @@ static void *open_first(int *major) {
         void *lib = dlopen(name, RTLD_NOW | RTLD_LOCAL);
         if (lib)
             return lib;
-        if (!failure[0]) /* the first one's, which says where it was looked for */
+        if (!failure[0]) /* the first failure says where the library was searched */
             snprintf(failure, sizeof failure, "%s", dlerror());
     }
     return NULL;
 }
 
-/* cuBLAS brings it, so it lies where that one does. */
+/* cuBLAS depends on cuBLASLt, so the latter lies in the same place. */
 static int load_lt(int major) {
     char name[32];
     int found = 1;
@@ -49,7 +49,7 @@ static int load_lt(int major) {
     return found;
 }
 
-/* Stays open as long as the process. */
+/* The library stays open until the process ends. */
 static void load(void) {
     int major;
     void *lib = open_first(&major);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The operators for tensors in an NVIDIA GPU's memory: our own kernels (kernels.h), products by cuBLAS. Every call only
- * enqueues on the engine's compute stream. What depends on shapes alone is made without a GPU, so that a plan needs
- * none; the rest is made by `start`, once the engine has its device. */
+/* The operators for tensors in an NVIDIA GPU's memory: our own kernels (kernels.h), and cuBLAS for products. Each
+ * call only enqueues on the engine's compute stream. Objects that depend only on shapes are made without a GPU, so
+ * that a plan needs none. `start` makes the rest once the engine has its device. */
 #include "cudnn_ops.h"
 #include <tessera/tessera.h>
 
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const unsigned char tess_ops_kernels[]; /* made from kernels.cu */
+extern const unsigned char tess_ops_kernels[]; /* the compiled kernels.cu */
 /* ---- the context ------------------------------------------------------------------------------- */
 static tess_status cuda_create(const ops_options *options, ops **out) {
     cuda_ops *c = calloc(1, sizeof *c);
@@ -68,7 +68,7 @@ static tess_status cuda_start(ops *o, const tess_stream *stream) {
     return status;
 }
 
-/* The stream may be gone by now, so cuBLAS is first made to forget it. */
+/* The stream may no longer exist, so cuBLAS is detached from it first. */
 static void cuda_destroy(ops *o) {
     cuda_ops *c = o ? cuda_of(o) : NULL;
     if (c && c->context) {
@@ -107,7 +107,7 @@ static CUdeviceptr at(const void *p) {
     return (CUdeviceptr)(uintptr_t)p;
 }
 
-/* ---- memory, for models without the engine ------------------------------------------------ */
+/* ---- memory for models without the engine ------------------------------------------------------ */
 static tess_status alloc_in(const cuda_ops *c, uint64_t bytes, void **out) {
     CUdeviceptr got = 0;
     CU_TRY(c, "taking memory", c->d->cuMemAlloc(&got, bytes ? bytes : 1));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Launches of our own kernels, in the context of one set of operators. */
+/* Launches our own kernels in the context of the operators. */
 #include "cuda_ops.h"
 
 #include <limits.h>

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Products of matrices by cuBLAS, in fp32 or from bf16 factors with fp32 sums and results, and the linear operator.
+/* Products of matrices by cuBLAS, and the linear operator. Factors are fp32, or bf16 with fp32 sums and results.
  *
- * The workspace is a piece of the caller's scratch, so that cuBLAS takes none of its own; its size depends on that of
- * the product alone, so that a plan needs no GPU. One handle, one stream and one workspace: the same bits every time.
- */
+ * The workspace is part of the caller's scratch, so cuBLAS allocates none. Its size depends only on the product's
+ * size, so a plan needs no GPU. One handle, one stream and one workspace give the same bits each time. */
 #include "cuda_ops.h"
 #include <tessera/tessera.h>
 
@@ -17,7 +16,7 @@ struct ops_linear {
     ops_linear_shape s;
 };
 
-/* NVIDIA's recommendation for Hopper where there is enough work. The small sizes are the least that cuBLAS accepts. */
+/* Large products get NVIDIA's recommendation for Hopper. The small sizes are the least that cuBLAS accepts. */
 uint64_t ops_cuda_workspace(int64_t rows, int64_t columns, int64_t depth, int64_t n) {
     double work = (double)rows * (double)columns * (double)depth * (double)n;
     uint64_t bytes = work >= 0x1p32 ? 32u << 20 : work >= 0x1p26 ? 4u << 20 : 64u << 10;
@@ -36,7 +35,7 @@ tess_status ops_cuda_product_failed(const cuda_ops *c, cublasStatus_t status, co
                      (long long)p->depth, (long long)p->columns, c->blas->cublasGetStatusString(status));
 }
 
-/* cuBLAS has columns first: the product of the turned factors, in the other order. */
+/* cuBLAS is column-major. So the factors are exchanged and read as their transposes. */
 tess_status ops_cuda_product(const cuda_ops *c, const ops_product *p, void *workspace) {
     cublasOperation_t a = p->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     cudaDataType_t dtype = p->halves ? CUDA_R_16BF : CUDA_R_32F, out = p->half_c ? CUDA_R_16BF : CUDA_R_32F;
@@ -87,7 +86,7 @@ void ops_cuda_linear_destroy(ops_linear *l) {
     free(l);
 }
 
-/* x as the products take it: itself, or in bf16 at the start of *scratch, which then points behind it. */
+/* Returns x as the products read it: x itself, or bf16 at the start of *scratch, which then points behind it. */
 static tess_status factor(const cuda_ops *c, const float *x, uint64_t elems, void **scratch, const void **out) {
     uint16_t *half = *scratch;
     *out = c->base.bf16 ? (const void *)half : x;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Instructions of sm_80 that CUDA C++ has no word for. tests/emulation has its own of each, for the host. */
+/* Instructions of sm_80 that CUDA C++ does not offer. tests/emulation has host versions of each. */
 #ifndef TESS_MODELS_CUDA_PTX_H
 #define TESS_MODELS_CUDA_PTX_H
 #include "kit/formulas.h"
@@ -16,14 +16,14 @@ TESS_FN float ptx_exp2(float x) {
     return y;
 }
 
-/* Two matrices of 8 × 8, turned: lanes 0 to 15 say where their rows are. */
+/* Loads two 8 × 8 matrices transposed; lanes 0 to 15 give the addresses of their rows. */
 TESS_FN void ptx_read_turned(uint32_t *r, const uint16_t *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                  : "=r"(r[0]), "=r"(r[1])
                  : "r"((uint32_t)__cvta_generic_to_shared(row)));
 }
 
-/* c += a · b, each lane with its pieces */
+/* c += a · b; each lane holds its fragments */
 TESS_FN void ptx_multiply(float *c, const uint32_t *a, const uint32_t *b) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
@@ -31,7 +31,7 @@ TESS_FN void ptx_multiply(float *c, const uint32_t *a, const uint32_t *b) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Starts a copy of 16 bytes to shared memory: `bytes` from memory, zeros behind them. */
+/* Starts a copy of 16 bytes to shared memory: `bytes` from memory, then zeros. */
 TESS_FN void ptx_copy(uint16_t *to, const uint16_t *from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
                  "l"(from), "r"(bytes)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Causal attention with grouped queries, by blocks of query rows: the scores of one block exist at a time, and backward
- * makes them again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022). Products of a block are the
- * table's. They are of copies without gaps, as oneDNN has fast ones for nothing else; each thread has its own, for
- * every shape that a block can have. Keys are filled up with zeros to whole vectors. */
+/* Causal attention with grouped queries, by blocks of query rows. Only one block's scores exist at a time. Backward
+ * computes them again from the saved log-sum-exp (Dao et al., "FlashAttention", 2022).
+ *
+ * The table's matmul computes a block's products. They read copies without gaps, because oneDNN is fast only for
+ * those. Each thread has products of its own for each shape that a block can have. Keys are padded with zeros to
+ * whole vectors. */
 #include "decoder_rows.h"
 #include "tools/models/parallel.h"
 #include <tessera/tessera.h>
@@ -15,7 +17,7 @@ enum { BLOCK = 64 /* query rows */, SPAN = 512 /* keys in one product */ };
 enum {
     SCORES, /* [rows, keys] = q k^T, and dy v^T */
     FIRST,  /* [rows, size] = p v, and ds k */
-    NEXT,   /* the same, added to it */
+    NEXT,   /* [rows, size] += p v, and ds k */
     KEYS,   /* [keys, size] += ds^T q, and p^T dy */
     KINDS
 };
@@ -27,7 +29,7 @@ typedef struct {
 
 struct decoder_tiles {
     const decoder *d;
-    int64_t keys; /* of a sample, filled up */
+    int64_t keys; /* keys of a sample, padded */
     int32_t threads, n_shapes;
     tile *tiles; /* [thread][shape] */
     uint64_t matmul_bytes, thread_bytes;
@@ -37,12 +39,12 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Whole vectors of keys. */
+/* Rounds a number of keys up to whole vectors. */
 static int64_t filled_up(int64_t keys) {
     return (keys + LANES - 1) / LANES * LANES;
 }
 
-/* ---- making ---------------------------------------------------------------------------------------- */
+/* ---- making products and scratch ------------------------------------------------------------------------- */
 static tess_status make_one(decoder_tiles *t, int kind, const tile *of, ops_matmul **out) {
     const decoder *d = t->d;
     uint64_t bytes;
@@ -72,7 +74,7 @@ static int32_t find(const tile *tiles, int32_t n, int64_t rows, int64_t keys) {
     return -1;
 }
 
-/* Every shape that occurs. */
+/* Lists each shape that occurs, once. */
 static int32_t list_shapes(const decoder *d, tile *out) {
     int32_t n = 0;
     for (int64_t i = 0; i < d->time; i += BLOCK)
@@ -86,12 +88,13 @@ static int32_t list_shapes(const decoder *d, tile *out) {
 
 enum { SHAPES = 2 * (SPAN / BLOCK + 2) };
 
-typedef struct { /* a thread's */
+typedef struct { /* one thread's products and scratch */
     const decoder *d;
     const tile *tiles;
-    float *p, *dp, *rows, *dk, *dv; /* scores and their gradient, a block's result, keys' and values' gradients */
-    void *p_factor, *ds_factor;     /* p and dp themselves in fp32 */
-    void *q, *dy, *k, *v;           /* of one head, rows without gaps */
+    /* Scores and their gradient, a block's result, and gradients of keys and values. */
+    float *p, *dp, *rows, *dk, *dv;
+    void *p_factor, *ds_factor; /* p and dp rounded to bf16; in fp32 p and dp themselves */
+    void *q, *dy, *k, *v;       /* rows of one head, copied without gaps */
     char *scratch;
 } worker;
 
@@ -137,7 +140,7 @@ tess_status decoder_tiles_create(decoder *d) {
     return TESS_OK;
 }
 
-/* Threads whose scratch lies in the first region. */
+/* Returns the number of threads whose scratch fits into the first region. */
 static int32_t threads_in(const decoder_tiles *t, uint64_t first_bytes) {
     uint64_t n = first_bytes / t->thread_bytes;
     return n < (uint64_t)t->threads ? (int32_t)n : t->threads;
@@ -157,21 +160,21 @@ void decoder_tiles_destroy(decoder_tiles *t) {
     free(t);
 }
 
-/* ---- a thread at work ------------------------------------------------------------------------------- */
+/* ---- the work of a thread ----------------------------------------------------------------------------- */
 typedef struct {
     const decoder *d;
     const decoder_sight *sight;
-    const int32_t *packed; /* as decoder_packed */
+    const int32_t *packed; /* decoder_packed's result */
     const void *qkv, *y, *dy;
     void *out;
     float *lse;
     const float *lse_in;
-    int64_t rows; /* of all samples */
+    int64_t rows; /* rows of all samples */
     const decoder_attention_scratch *scratch;
     tess_status *failed;
 } attend;
 
-/* From any thread. */
+/* Any thread may record a failure. */
 static void note_failure(const attend *a) {
     __atomic_store_n(a->failed, TESS_E_DEVICE, __ATOMIC_RELAXED);
 }
@@ -186,7 +189,7 @@ static worker worker_of(const attend *a, int32_t thread) {
     return w;
 }
 
-/* Without a call where rows are whole vectors. */
+/* Needs no call of memcpy if rows are whole vectors. */
 TESS_FN void copy_row(const char *from, char *to, uint64_t bytes) {
     for (; bytes >= sizeof(lanes); bytes -= sizeof(lanes), from += sizeof(lanes), to += sizeof(lanes))
         *(lanes_bits_there *)to = *(const lanes_bits_there *)from;
@@ -194,7 +197,7 @@ TESS_FN void copy_row(const char *from, char *to, uint64_t bytes) {
         memcpy(to, from, bytes);
 }
 
-/* Copies rows that lie `stride` apart, and zeros behind them. */
+/* Copies rows that lie `stride` apart, and fills up with zeros to `all` rows. */
 OPS_CLONES static void gather_rows(const decoder *d, const void *from, int64_t stride, int64_t rows, int64_t all,
                                    void *to) {
     uint64_t bytes = (uint64_t)d->size * d->elem, apart = (uint64_t)stride * d->elem;
@@ -203,7 +206,7 @@ OPS_CLONES static void gather_rows(const decoder *d, const void *from, int64_t s
     memset((char *)to + (uint64_t)rows * bytes, 0, (uint64_t)(all - rows) * bytes);
 }
 
-/* The keys and values of a sample that `group` shares. */
+/* Copies the keys and values of a sample that `group` shares. */
 static void gather_keys(const attend *a, const worker *w, int64_t b, int64_t group) {
     const decoder *d = a->d;
     decoder_part k = decoder_k(d, a->rows), v = decoder_v(d, a->rows);
@@ -218,13 +221,13 @@ static tess_status multiply(const worker *w, int kind, int64_t rows, int64_t key
     return w->d->o->t->matmul(t->product[kind], a, b, NULL, y, w->scratch);
 }
 
-/* The keys that a block of query rows looks at: spans from `begin` on. */
+/* A block of query rows and the keys that it sees: spans from `begin` on. */
 typedef struct {
     int64_t rows, begin, columns;
 } block;
 
-/* The first key that query row `row` of sample `b` sees: of its document, within its window. Later rows see no earlier
- * one. */
+/* Returns the first key that query row `row` of sample `b` sees, within its document and window. Later rows see no
+ * earlier key. */
 static int64_t first_key(const attend *a, int64_t b, int64_t row) {
     int64_t near = decoder_first_key(a->sight, row), begin = decoder_begin(a->d, a->packed, b, row);
     return near > begin ? near : begin;
@@ -235,7 +238,7 @@ static block block_of(const attend *a, int64_t b, int64_t row) {
     return (block){ rows, first_key(a, b, row) / SPAN * SPAN, filled_up(row + rows) };
 }
 
-/* out = x k^T. Scores lie by spans of keys, each [rows, keys] without a gap. */
+/* out = x k^T. Scores are stored by spans of keys; a span is [rows, keys] without gaps. */
 static tess_status scores(const worker *w, const void *x, const void *k, const block *of, float *out) {
     const decoder *d = w->d;
     for (int64_t j = of->begin; j < of->columns; j += SPAN)
@@ -267,24 +270,21 @@ TESS_FN void store_lanes(int half, int64_t size, float scale, const float *from,
         rows_to(half, scale * floats_at(from, c, size - c), to, at + c, size - c);
 }
 
-/* Row r times scales[r]; null: as they are. */
+/* Stores each row times its scale; scales null: unscaled. */
 OPS_CLONES static void store_rows(const decoder *d, const float *from, const float *scales, void *to, int64_t at,
                                   int64_t rows, int64_t stride) {
     int64_t size = d->size;
     int half = d->half;
     for (int64_t r = 0; r < rows; r++) {
         float scale = scales ? scales[r] : 1;
-        if (half)
-            store_lanes(1, size, scale, from + r * size, to, at + r * stride);
-        else
-            store_lanes(0, size, scale, from + r * size, to, at + r * stride);
+        BY_FORMAT(half, store_lanes, size, scale, from + r * size, to, at + r * stride);
     }
 }
 
 /* ---- forward ---------------------------------------------------------------------------------------- */
 typedef struct { /* a row of a block's scores: of `columns` it sees those from `first` to n */
     int64_t row, first, n, begin, columns;
-    float scale; /* 1 where scores are capped, and scaled by that */
+    float scale; /* the scale that is still to be applied: 1 for capped scores */
 } seen;
 
 static seen seen_of(const attend *a, const block *of) {
@@ -297,13 +297,13 @@ static void look(seen *s, const attend *a, int64_t b, int64_t first_row, int64_t
     s->n = first_row + row + 1;
 }
 
-/* Where score j of the row lies. */
+/* Returns where score j of the row lies. */
 TESS_FN int64_t place_of(const seen *s, int64_t j) {
     int64_t span = j / SPAN * SPAN, keys = s->columns - span < SPAN ? s->columns - span : SPAN;
     return span * BLOCK + s->row * keys + (j - span);
 }
 
-/* One span of a row: its scores from p on, of which it sees those from `first` to n, of `keys`. */
+/* One span of a row: its `keys` scores start at `at`, and the row sees those from `first` to n. */
 typedef struct {
     int64_t at, first, n, keys;
 } part;
@@ -314,7 +314,7 @@ TESS_FN part part_of(const seen *s, int64_t span) {
     return (part){ place_of(s, span), first > 0 ? first : 0, n > 0 ? n : 0, keys };
 }
 
-/* Keeps those of 16 scores from j on that the row sees; `none` for the others. */
+/* Keeps those of 16 scores from j on that the row sees, and replaces the others by `none`. */
 TESS_FN lanes seen_lanes(lanes x, const part *of, int64_t j, lanes none) {
     return lanes_first(lanes_from(x, of->first - j, none), of->n - j, none);
 }
@@ -336,7 +336,7 @@ TESS_FN float most_of(const float *p, const seen *s) {
     return lanes_most(top);
 }
 
-/* Scores of a block become cap · tanh(scale · score / cap), in place. */
+/* Replaces a block's scores by cap · tanh(scale · score / cap). */
 OPS_CLONES static void cap_scores(const block *of, float scale, float cap, float *p) {
     for (int64_t j = of->begin; j < of->columns; j += SPAN)
         for (int64_t i = 0, n = of->rows * least(SPAN, of->columns - j); i < n; i += LANES) {
@@ -352,8 +352,8 @@ static tess_status scores_of_queries(const attend *a, const worker *w, const blo
     return TESS_OK;
 }
 
-/* Makes exponentials of the scores that the row may see, and 0 of the others. Returns one over their sum, and its
- * logarithm. */
+/* Writes exponentials of the scores that the row sees, and 0 for the others. Returns one over their sum, and writes
+ * the log-sum-exp. */
 TESS_FN float softmax_lanes(int half, const float *p, void *factor, const seen *s, float *lse) {
     lanes sums = lanes_fill(0), none = sums;
     float most = s->scale * most_of(p, s);
@@ -382,17 +382,18 @@ TESS_FN float softmax_lanes(int half, const float *p, void *factor, const seen *
     return 1.0f / sum;
 }
 
-/* Works on a copy: what a vector's store may hit has to be loaded again behind it. So does the backward. */
+/* Works on a copy of the parameters: the compiler must reload memory that a vector store may overwrite. Backward
+ * does too. */
 OPS_CLONES static float softmax_row(const decoder *d, const float *p, void *factor, const seen *of, float *lse) {
     const seen s = *of;
-    return d->half ? softmax_lanes(1, p, factor, &s, lse) : softmax_lanes(0, p, factor, &s, lse);
+    return BY_FORMAT(d->half, softmax_lanes, p, factor, &s, lse);
 }
 
-/* Head `h` of sample `b`, whose keys and values are there. */
+/* Computes head `h` of sample `b`, whose keys and values are already in w. */
 static tess_status attend_head(const attend *a, const worker *w, int64_t b, int64_t h) {
     const decoder *d = a->d;
     decoder_part q = decoder_q(d);
-    float over[BLOCK]; /* one over the sum of a row's exponentials */
+    float over[BLOCK]; /* one over each row's sum of exponentials */
     for (int64_t i = 0; i < d->time; i += BLOCK) {
         const block of = block_of(a, b, i);
         int64_t row = b * d->time + i;
@@ -409,7 +410,7 @@ static tess_status attend_head(const attend *a, const worker *w, int64_t b, int6
     return TESS_OK;
 }
 
-/* All query heads that share keys and values. */
+/* Computes all query heads that share the keys and values of `group`. */
 static tess_status attend_group(const attend *a, const worker *w, int64_t b, int64_t group) {
     int64_t share = a->d->heads / a->d->kv_heads;
     gather_keys(a, w, b, group);
@@ -437,10 +438,10 @@ tess_status decoder_attention(const decoder *d, const decoder_sight *sight, int6
 }
 
 /* ---- backward --------------------------------------------------------------------------------------- */
-/* From scores and dp = dy v^T: the probabilities, and ds = scale · p (dp - y·dy), through the cap where there is one.
- */
+/* Turns scores into probabilities, and dp = dy v^T into ds = scale · p (dp - y·dy). A cap multiplies ds by its
+ * slope. */
 typedef struct {
-    float lse, dot, slope, cap; /* slope: the scale of scores as they were */
+    float lse, dot, slope, cap; /* slope: the scale of the original scores */
 } slopes;
 
 TESS_FN lanes softmax_slope(int capped, const worker *w, const seen *s, int64_t at, const slopes *of, lanes *p) {
@@ -478,14 +479,10 @@ OPS_CLONES static void softmax_backward_row(const worker *from, const seen *of, 
     const worker w = *from;
     const seen s = *of;
     const slopes by = *with;
-    if (w.d->half && by.cap > 0)
-        softmax_backward_lanes(1, 1, &w, &s, &by);
-    else if (w.d->half)
-        softmax_backward_lanes(1, 0, &w, &s, &by);
-    else if (by.cap > 0)
-        softmax_backward_lanes(0, 1, &w, &s, &by);
+    if (by.cap > 0)
+        BY_FORMAT(w.d->half, softmax_backward_lanes, 1, &w, &s, &by);
     else
-        softmax_backward_lanes(0, 0, &w, &s, &by);
+        BY_FORMAT(w.d->half, softmax_backward_lanes, 0, &w, &s, &by);
 }
 
 TESS_FN float dot_of_lanes(int half, const void *x, const void *y, int64_t at, int64_t size) {
@@ -496,7 +493,7 @@ TESS_FN float dot_of_lanes(int half, const void *x, const void *y, int64_t at, i
 }
 
 OPS_CLONES static float dot_of_rows(const decoder *d, const void *x, const void *y, int64_t at) {
-    return d->half ? dot_of_lanes(1, x, y, at, d->size) : dot_of_lanes(0, x, y, at, d->size);
+    return BY_FORMAT(d->half, dot_of_lanes, x, y, at, d->size);
 }
 
 static tess_status block_backward(const attend *a, const worker *w, int64_t b, int64_t h, int64_t i) {
@@ -522,7 +519,7 @@ static tess_status block_backward(const attend *a, const worker *w, int64_t b, i
     return collect(w, w->p_factor, w->dy, &of, w->dv);
 }
 
-/* All query heads that share keys and values, which collect from every block after them. */
+/* Computes all query heads that share keys and values; each block adds to the gradients of those. */
 static tess_status group_backward(const attend *a, const worker *w, int64_t b, int64_t group) {
     const decoder *d = a->d;
     decoder_part k = decoder_k(d, a->rows), v = decoder_v(d, a->rows);

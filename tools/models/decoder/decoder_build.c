@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The blocks of a decoder. */
+/* Builds the blocks of a decoder. */
 #include "decoder.h"
 #include <tessera/tessera.h>
 
@@ -15,7 +15,7 @@ static tess_status build_embed(model *m) {
     return model__add_block(m, &b);
 }
 
-/* A half is named after its larger module, and has its normalisation beside it. */
+/* The name of a half is that of its larger module; its normalisation is the second module. */
 static void name_part(const decoder *d, const char *layer, int part, model_block *b) {
     const char *const *names = d->family->halves[part];
     snprintf(b->name, sizeof b->name, part == DECODER_WHOLE ? "%s" : "%s.%s", layer, names[0]);
@@ -23,7 +23,7 @@ static void name_part(const decoder *d, const char *layer, int part, model_block
         snprintf(b->also, sizeof b->also, "%s.%s", layer, names[1]);
 }
 
-/* With adapters: each half's behind its parameters. */
+/* With adapters, each half's adapters follow its parameters. */
 static tess_status add_params(model *m, const char *layer, int part) {
     int first = part == DECODER_WHOLE ? DECODER_ATTENTION : part, last = part == DECODER_WHOLE ? DECODER_FEED : part;
     if (!m->options.lora.rank)
@@ -73,9 +73,6 @@ tess_status decoder_build(model *m) {
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", m->t->name);
     if (m->options.half_units && !t->remakes)
         return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: its units are whole layers; --units half is for the CPU",
-                         m->t->name, m->o->t->name);
-    if (m->options.lora.rank && t != &decoder_on_host)
-        return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: adapters (--lora) are for the CPU; TESSERA_DEVICE=cpu has them",
                          m->t->name, m->o->t->name);
     d->t = t;
     m->may_store = 1;

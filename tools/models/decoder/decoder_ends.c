@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The first block and the last: embedding, and final normalisation, head and loss by chunks of rows, so that the logits
- * of a large vocabulary never exist whole. Backward makes a chunk's logits again. */
+/* The first and the last block: embedding; final normalisation, head and loss. The head works in chunks of rows, so
+ * that the logits of a large vocabulary never exist whole. Backward computes a chunk's logits again. */
 #include "decoder.h"
 #include <tessera/tessera.h>
 
 #include <string.h>
 
 /* ---- the batch --------------------------------------------------------------------------------------- */
-/* The tokens at positions shift … of each sample; as targets (shift 1) those that do not count are -1. */
+/* Reads the tokens at positions shift … of each sample. As targets (shift 1), tokens that do not count become -1. */
 static tess_status ids_of(const decoder *d, const void *batch, int64_t shift, int32_t *out) {
     void *from = (void *)(uintptr_t)batch;
     for (int64_t r = 0; r < d->rows; r++) {
@@ -79,7 +79,7 @@ typedef struct {
     double *loss;
     uint8_t *correct;
     char *inner;
-    const void *table; /* of the head, as products read it */
+    const void *table; /* the head's matrix as products read it */
 } head;
 
 static head head_of(const decoder *d, const tess_block_call *call, char **at, int backward) {
@@ -167,7 +167,7 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
     head h = head_of(d, call, &at, 1);
     h.table = decoder_table(d, &d->p.head, h.e.head, h.inner);
     const ops_table *t = d->o->t;
-    float scale = decoder_loss_scale(batch);
+    float scale = decoder_loss_scale(call);
     OPS_TRY(ids_of(d, call->batch, 1, h.targets));
     for (int64_t first = 0; first < d->rows; first += d->head_rows) {
         const void *dlogits = h.halves ? (const void *)h.halves : h.logits;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* All that the operators of a decoder on the CPU need: products, tiles, angles. */
+/* Makes what the operators of a decoder on the CPU need: products, tiles and angles. */
 #include "decoder.h"
 #include <tessera/tessera.h>
 
@@ -33,7 +33,7 @@ static tess_status make_all_turns(decoder *d) {
     return TESS_OK;
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------- */
+/* ---- create and destroy ------------------------------------------------------------------------------------- */
 tess_status decoder_host_create(model *m) {
     decoder *d = m->own;
     OPS_TRY(decoder_linears_create(d, d->chunk_rows, d->head_rows, 1, &d->p));

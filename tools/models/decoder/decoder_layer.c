@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The operators of a layer on the CPU, on a chunk of rows: decoder.h. */
+/* The operators of a layer on the CPU; each works on a chunk of rows (decoder.h). */
 #include "decoder.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static uint64_t linear_bytes(const decoder_linear *l) {
     return most(l->forward_bytes, l->backward_bytes);
 }
 
-/* The attention half multiplies in this much scratch. */
+/* Returns the scratch of the attention half's products. */
 static uint64_t project_bytes(const decoder *d) {
     uint64_t qkv = most(linear_bytes(&d->p.q), most(linear_bytes(&d->p.k), linear_bytes(&d->p.v)));
     return most(qkv, linear_bytes(&d->p.out));
@@ -28,14 +28,15 @@ static uint64_t forward_need(const decoder *d, int part) {
     return most(part == DECODER_FEED ? 0 : attention, part == DECODER_ATTENTION ? 0 : feed);
 }
 
-/* In backward some operators work where the chunk's `up` lies, before it is made or when it is done with. The next
- * chunk's begins right behind: 0 where that is not aligned. */
+/* In backward some operators use the place of the chunk's `up` as scratch, before `up` is made or after its last
+ * use. The next chunk's `up` follows immediately, so an unaligned size gives 0. */
 static uint64_t up_bytes(const decoder *d, int part) {
     uint64_t bytes = (uint64_t)(d->chunk_rows * d->hidden) * d->elem;
     return part != DECODER_ATTENTION && bytes == ops_align(bytes) ? bytes : 0;
 }
 
-/* Those are, if there is room: the attention half's, and the backward of the first products of the other. */
+/* Returns the scratch of those operators: the attention half's products, and the backward of the feed-forward half's
+ * first products. */
 static uint64_t late_bytes(const decoder *d, int part) {
     return most(part == DECODER_FEED ? 0 : project_bytes(d), part == DECODER_ATTENTION ? 0 : d->p.up.backward_bytes);
 }
@@ -44,7 +45,8 @@ static int is_late_in_up(const decoder *d, int part) {
     return late_bytes(d, part) <= up_bytes(d, part);
 }
 
-/* The last two: operators that do not need `normal` have it as scratch, too. */
+/* wide and dropped are followed by `normal` and `inner`, because operators that do not need `normal` use both as
+ * scratch. */
 static decoder_rooms rooms_at(const decoder *d, int part, char **at) {
     int drops = d->m->options.dropout > 0 || d->after_norms;
     int64_t feed = part == DECODER_ATTENTION ? 0 : d->hidden, attention = part == DECODER_FEED ? 0 : d->qkv_width;
@@ -63,14 +65,14 @@ static void place_rooms(decoder_chunk *c, char *at) {
     c->z.up = c->k.up;
 }
 
-/* Operators' scratch behind `normal`. */
+/* Returns the scratch of operators that must not overwrite `normal`. */
 static uint64_t inner_bytes(const decoder *d, int part) {
     uint64_t late = is_late_in_up(d, part) ? 0 : late_bytes(d, part);
     uint64_t attention = part == DECODER_FEED ? 0 : decoder_attention_rest(d, up_bytes(d, part));
     return most(most(late, attention), part == DECODER_ATTENTION ? 0 : d->p.up.forward_bytes);
 }
 
-/* And of those that have `normal`. */
+/* Returns the scratch of operators that may use the place of `normal`. */
 static uint64_t early_bytes(const decoder *d, int part) {
     uint64_t middle = part == DECODER_WHOLE ? d->p.out.forward_bytes : 0;
     middle = d->after_norms ? most(middle, d->p.down.forward_bytes) : middle;
@@ -89,7 +91,7 @@ static tess_status multiply(const decoder_chunk *c, ops_matmul *m, const void *a
     return c->d->o->t->matmul(m, a, b, bias, y, scratch);
 }
 
-/* A pass over one position drops nothing. */
+/* A pass over one position has no dropout. */
 static int drops(const decoder_chunk *c) {
     return c->d->m->options.dropout > 0 && !decoder_one_position(c->d, c->call);
 }
@@ -120,7 +122,7 @@ static tess_status normalise(decoder_chunk *c, int half) {
     return TESS_OK;
 }
 
-/* The normalisation of what a half adds. */
+/* Describes the normalisation of a half's result. */
 static decoder_norm_of after_of(const decoder_chunk *c, int half) {
     int is_feed = half == DECODER_FEED;
     return (decoder_norm_of){ .rows = c->rows,
@@ -130,7 +132,8 @@ static decoder_norm_of after_of(const decoder_chunk *c, int half) {
                               .stats = is_feed ? c->k.after2_stats : c->k.after1_stats };
 }
 
-/* The normalisation of the heads of queries (which 0) or keys (1), a row each; *at: their place in qkv. */
+/* Describes the normalisation of the heads of queries (which 0) or keys (1). Each head is a row; *at is their place
+ * in qkv. */
 static decoder_norm_of heads_of(const decoder_chunk *c, int which, decoder_part *at) {
     const decoder *d = c->d;
     *at = which ? decoder_k(d, c->rows) : decoder_q(d);
@@ -152,13 +155,13 @@ static void normalise_heads(const decoder_chunk *c) {
 typedef struct { /* y = x · w^T + b */
     const decoder_linear *l;
     int w, b;
-    void *y; /* or its gradient */
+    void *y; /* y or its gradient */
     int64_t width;
 } linear;
 
 enum { MOST_PRODUCTS = 3 };
 
-/* Those of the normalised rows; queries and keys into `heads`, values into qkv. */
+/* Lists the products of a half's normalised rows. Queries and keys go into `heads`, values into qkv. */
 static int products_of(const decoder_chunk *c, int half, void *heads, void *qkv, void *gate, void *up,
                        linear of[MOST_PRODUCTS]) {
     const decoder *d = c->d;
@@ -174,7 +177,7 @@ static int products_of(const decoder_chunk *c, int half, void *heads, void *qkv,
     return d->behind ? 3 : 1;
 }
 
-/* y = x · w^T + b, with its adapter. */
+/* y = x · w^T + b, plus the adapter's result. */
 static tess_status product_of(const decoder_chunk *c, const linear *l, const void *x, char *scratch) {
     OPS_TRY(
         multiply(c, l->l->forward, x, decoder_matrix(c, l->l, l->w, scratch), decoder_weight(c, l->b), l->y, scratch));
@@ -206,7 +209,7 @@ static tess_status attend(decoder_chunk *c) {
                              c->k.lse, &scratch);
 }
 
-/* y = beside + x · w^T + b, the second half of the sum dropped out. */
+/* y = beside + dropout(x · w^T + b). */
 static tess_status add_linear(const decoder_chunk *c, int half, const linear *l, const void *x, const void *beside) {
     int64_t elems = c->rows * c->d->width;
     if (drops(c)) {
@@ -221,7 +224,7 @@ static tess_status add_linear(const decoder_chunk *c, int half, const linear *l,
     return decoder_adapt(c, l->l, l->w, x, l->y, c->z.early);
 }
 
-/* The product that a half ends with, into what is normalised behind it. */
+/* Computes the last product of a half, whose result is then normalised. */
 static tess_status make_after(const decoder_chunk *c, int half) {
     int is_feed = half == DECODER_FEED;
     const linear l = is_feed ? (linear){ &c->p->down, DECODER_DOWN_W, DECODER_DOWN_B, c->k.after2, c->d->width }
@@ -229,7 +232,7 @@ static tess_status make_after(const decoder_chunk *c, int half) {
     return product_of(c, &l, is_feed ? c->z.wide : c->k.attended, c->z.early);
 }
 
-/* With the numbers of its rows; normalised they are not needed. */
+/* Writes after2 and its statistics. The normalised rows themselves are not needed. */
 static tess_status remake_after(decoder_chunk *c) {
     const decoder_norm_of of = after_of(c, DECODER_FEED);
     OPS_TRY(make_after(c, DECODER_FEED));
@@ -237,7 +240,7 @@ static tess_status remake_after(decoder_chunk *c) {
     return TESS_OK;
 }
 
-/* y = beside + the half's result, normalised. */
+/* y = beside + the half's normalised result. */
 static tess_status add_after(const decoder_chunk *c, int half, const void *beside, void *y) {
     const decoder_norm_of of = after_of(c, half);
     OPS_TRY(make_after(c, half));
@@ -266,7 +269,8 @@ static tess_status activate(decoder_chunk *c) {
 /* ---- backward --------------------------------------------------------------------------------------- */
 static float *sum(const decoder_chunk *c, int place, int64_t elems);
 
-/* `dy` behind the dropout of a half, or what normalises its result: itself, or its gradient in `dropped`. */
+/* Returns `dy` after the backward of the half's dropout or of the normalisation of its result. Without either it is
+ * `dy` itself, otherwise `dropped`. */
 static void *undrop(const decoder_chunk *c, int half, void *dy) {
     const decoder_norm_of of = after_of(c, half);
     if (c->d->after_norms) {
@@ -281,7 +285,7 @@ static void *undrop(const decoder_chunk *c, int half, void *dy) {
     return c->z.dropped;
 }
 
-/* The gradient of one that kernels add to. */
+/* Returns the gradient of a parameter whose kernels only add. */
 static float *sum(const decoder_chunk *c, int place, int64_t elems) {
     return decoder_sum(c->d, decoder_grad(c, place), elems, c->first);
 }
@@ -295,14 +299,14 @@ static tess_status weights_backward(const decoder_chunk *c, const linear *of, co
     return dw ? multiply(c, by, of->y, x, NULL, dw, scratch) : TESS_OK;
 }
 
-/* dx = dy · w, or grows by it. */
+/* dx = dy · w; with `adds`, dx += that. */
 static tess_status input_backward(const decoder_chunk *c, const linear *of, int adds, void *dx, char *scratch) {
     OPS_TRY(multiply(c, adds ? of->l->dx_add : of->l->dx, of->y, decoder_matrix(c, of->l, of->w, scratch), NULL, dx,
                      scratch));
     return decoder_adapt_input(c, of->l, of->w, of->y, dx, scratch);
 }
 
-/* The gradients of n products of one x: those of their weights, and then x's own, in x's place. */
+/* Computes the gradients of n products that share one x: first of their weights, then of x, which overwrites x. */
 static tess_status products_backward(const decoder_chunk *c, const linear *of, int n, void *x_dx, char *scratch) {
     for (int i = 0; i < n; i++)
         OPS_TRY(weights_backward(c, &of[i], x_dx, scratch));
@@ -311,7 +315,7 @@ static tess_status products_backward(const decoder_chunk *c, const linear *of, i
     return TESS_OK;
 }
 
-/* The gradient of the gate takes the gate's place, that of `up` the activation's result's. */
+/* The gradient of the gate overwrites the gate; that of `up` overwrites the activation's result. */
 static tess_status activate_backward(decoder_chunk *c) {
     int64_t elems = c->rows * c->d->hidden;
     const linear down = { &c->p->down, DECODER_DOWN_W, DECODER_DOWN_B,
@@ -322,14 +326,14 @@ static tess_status activate_backward(decoder_chunk *c) {
     return TESS_OK;
 }
 
-/* The gradient of what a half adds to: in a whole layer the feed-forward half leaves that of the rows between them in
- * the input's. */
+/* Returns the gradient of a half's output. In a whole layer the feed-forward half writes the gradient of the rows
+ * between the halves into grad_input. */
 static void *dy_of(const decoder_chunk *c, int half) {
     int is_between = half == DECODER_ATTENTION && c->l->part == DECODER_WHOLE;
     return decoder_rows_of(c, is_between ? c->call->grad_input : c->call->grad_output);
 }
 
-/* From the normalised queries and keys, in their place in `dqkv`. */
+/* Replaces the gradients of normalised queries and keys in `dqkv` by those of their inputs. */
 static void heads_backward(const decoder_chunk *c, void *dqkv) {
     for (int which = 0; which < 2 && c->d->head_norms; which++) {
         decoder_part at;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The products of a decoder on the CPU, made once for rows of a given number. */
+/* Makes the products of a decoder on the CPU for a given number of rows. */
 #include "decoder.h"
 #include <tessera/tessera.h>
 
@@ -16,7 +16,7 @@ typedef struct {
     int trains;
 } maker;
 
-/* `residual`: forward adds. `bias`: place of the product's; -1: none. */
+/* `residual`: forward adds to y. `bias`: index of the product's bias; -1: none. */
 static tess_status make_linear(const maker *of, int64_t inputs, int64_t outputs, int residual, int bias,
                                uint32_t result, decoder_linear *l) {
     const decoder *d = of->d;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Low-rank adapters (Hu et al. 2021) beside a decoder's products on the CPU: y = W x + scale · B (A x). W is frozen, so
- * that no gradient of it is computed, and may rest in another dtype or in blocks: a product widens it in its scratch.
- * The scratch of one product is its operators', then a widened matrix, then rows as wide as the rank. */
+/* Low-rank adapters (Hu et al. 2021) beside a decoder's products on the CPU: y = W x + scale · B (A x). W is frozen
+ * and has no gradient. So it may be stored in another dtype or in blocks, and a product widens it in its scratch. A
+ * product's scratch holds its operators' scratch, then a widened matrix, then rows as wide as the rank. */
 #include "decoder_rows.h"
 #include "tools/models/parallel.h"
 #include <tessera/tessera.h>
@@ -15,7 +15,7 @@ static int is_product(const decoder_param *p) {
     return p->columns != DECODER_NONE;
 }
 
-/* The module's name is the parameter's without ".weight". As in peft, a target is the name or its last parts. */
+/* A module's name is its parameter's without ".weight". As in peft, a target is the name or its last parts. */
 static int is_target(const char *leaf, const char *target, size_t n) {
     size_t module = strlen(leaf) - strlen(".weight");
     if (n > module || strncmp(leaf + module - n, target, n) != 0)
@@ -47,7 +47,8 @@ static tess_status refuse_target(const decoder *d, const char *target, size_t n)
                      (int)n, target, names);
 }
 
-/* Gives each half's parameters and then its adapters their places: the same whether halves are blocks or layers. */
+/* Numbers each half's parameters and then its adapters. The numbers are the same whether blocks are halves or
+ * layers. */
 static int32_t number_params(decoder *d) {
     int32_t n = 0, adapters = 0;
     for (int half = DECODER_ATTENTION; half <= DECODER_FEED; half++) {
@@ -78,7 +79,7 @@ tess_status decoder_lora_find(decoder *d) {
             return refuse_target(d, p, n);
         p += n + (p[n] == ',');
     }
-    d->table = o->tables == STORED_BF16 && d->half ? STORED_F32 : o->tables;
+    d->table = stored_dtype(o->tables) == d->dtype ? STORED_F32 : o->tables;
     d->adapter_scale = o->alpha / (o->rooted ? sqrtf((float)o->rank) : (float)o->rank);
     return number_params(d) ? TESS_OK : tess_fail(TESS_E_INVALID, "lora: no targets are given");
 }
@@ -93,7 +94,7 @@ static tess_status add(model *m, const char *layer, const char *leaf, const char
     return TESS_OK;
 }
 
-/* As peft begins: A uniform within 1/sqrt(inputs), B zero. */
+/* Initial values are peft's: A uniform within 1/sqrt(inputs), B zero. */
 tess_status decoder_lora_params(model *m, const char *layer, int half) {
     const decoder *d = m->own;
     const int64_t sizes[DECODER_SIZES] = { 0, d->width, d->q_width, d->kv_width, d->qkv_width, d->hidden };
@@ -110,15 +111,10 @@ tess_status decoder_lora_params(model *m, const char *layer, int half) {
 }
 
 /* ---- products ---------------------------------------------------------------------------------------- */
-/* A matrix that the engine hands out in the dtype of tensors needs no widening. */
-static int is_widened(const decoder *d, uint32_t stored) {
-    return d->m->options.lora.rank && stored != STORED_F32 && !(stored == STORED_BF16 && d->half);
-}
-
 typedef struct {
     const decoder *d;
     int64_t rows;
-    uint64_t most; /* scratch */
+    uint64_t most; /* the most scratch that one needs */
 } maker;
 
 static tess_status make(maker *of, ops_matmul_shape s, ops_matmul **out) {
@@ -128,7 +124,8 @@ static tess_status make(maker *of, ops_matmul_shape s, ops_matmul **out) {
     return TESS_OK;
 }
 
-/* One of an adapter's two: `last` adds to what the product made, `first` to its input's gradient. */
+/* Makes one of an adapter's two products: `last` adds to the product's result, the first adds to the gradient of its
+ * input. */
 static tess_status make_adapter(maker *of, int64_t inputs, int64_t outputs, int last, int trains, decoder_linear *l) {
     uint32_t dtype = of->d->dtype;
     ops_matmul_shape y = { .rows = of->rows, .depth = inputs, .columns = outputs, .turn_b = 1 };
@@ -147,9 +144,9 @@ static tess_status make_adapter(maker *of, int64_t inputs, int64_t outputs, int 
     return make(of, dw, &l->dw_add);
 }
 
-typedef struct { /* of decoder_linears, in its order */
+typedef struct { /* one product of decoder_linears, in that order */
     int64_t rows, inputs, outputs;
-    int places[2]; /* -1: none */
+    int places[2]; /* indices of its matrices; -1: none */
 } product;
 
 static void products_of(const decoder *d, int64_t rows, int64_t head_rows, product out[DECODER_LINEARS]) {
@@ -174,7 +171,7 @@ static tess_status add_room(const decoder *d, const product *p, int trains, deco
     decoder_linear *l = &(&all->q)[i];
     const model_lora *o = &d->m->options.lora;
     maker of = { d, p->rows, l->forward_bytes > l->backward_bytes ? l->forward_bytes : l->backward_bytes };
-    int adapts = has_adapter(d, p), widens = is_widened(d, i == DECODER_LINEARS - 1 ? o->tables : o->matrices);
+    int adapts = has_adapter(d, p), widens = decoder_widens(d, i == DECODER_LINEARS - 1 ? o->tables : o->matrices);
     if (adapts) {
         OPS_TRY(make_adapter(&of, p->inputs, o->rank, 0, trains, &all->down_to[i]));
         OPS_TRY(make_adapter(&of, o->rank, p->outputs, 1, trains, &all->up_from[i]));
@@ -201,7 +198,7 @@ tess_status decoder_lora_linears(const decoder *d, int64_t rows, int64_t head_ro
 const void *decoder_matrix(const decoder_chunk *c, const decoder_linear *l, int place, char *scratch) {
     const decoder *d = c->d;
     const void *w = decoder_weight(c, place);
-    if (!is_widened(d, d->m->options.lora.matrices))
+    if (!decoder_widens(d, d->m->options.lora.matrices))
         return w;
     product of[DECODER_LINEARS];
     products_of(d, 0, 0, of);
@@ -211,7 +208,7 @@ const void *decoder_matrix(const decoder_chunk *c, const decoder_linear *l, int 
 }
 
 const void *decoder_table(const decoder *d, const decoder_linear *l, const void *table, char *scratch) {
-    if (!is_widened(d, d->m->options.lora.tables))
+    if (!decoder_widens(d, d->m->options.lora.tables))
         return table;
     stored_widen(d->o, d->table, table, d->vocabulary * d->width, d->dtype, scratch + l->wide_at);
     return scratch + l->wide_at;
@@ -220,10 +217,10 @@ const void *decoder_table(const decoder *d, const decoder_linear *l, const void 
 /* ---- adapters ---------------------------------------------------------------------------------------- */
 typedef struct {
     const decoder_chunk *c;
-    const decoder_linear *a, *b; /* null: there is none */
-    int32_t at;                  /* of A among the call's parameters; B is behind it */
+    const decoder_linear *a, *b; /* null: no adapter */
+    int32_t at;                  /* index of A among the call's parameters; B follows it */
     char *scratch;
-    void *rows; /* as wide as the rank */
+    void *rows; /* rows as wide as the rank */
 } adapter;
 
 static adapter adapter_of(const decoder_chunk *c, const decoder_linear *l, int place, char *scratch) {
@@ -256,7 +253,7 @@ static void scale(const decoder *d, void *x, int64_t elems, float by) {
     ops_parallel(d->o, elems, 4096, scale_range, &s);
 }
 
-/* The scale belongs to the narrow rows, of which there are fewest. */
+/* The scale is applied to the narrow rows, because they have the fewest elements. */
 static tess_status scaled(const adapter *a, ops_matmul *m, const void *x, const void *w) {
     OPS_TRY(multiply(a, m, x, w, a->rows));
     scale(a->c->d, a->rows, a->c->rows * a->c->d->m->options.lora.rank, a->c->d->adapter_scale);

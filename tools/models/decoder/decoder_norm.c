@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Layer normalisation, and Llama's by the root of the mean square, which is the same about a mean of zero. Sums of a
- * row are 16 partial ones, element c in lane c mod 16. */
+/* Layer normalisation, and Llama's by the root of the mean square, which is the same with a mean of zero. A row's
+ * sum has 16 partial sums; element c belongs to lane c mod 16. */
 #include "decoder_rows.h"
 #include "tools/models/parallel.h"
 
@@ -34,7 +34,7 @@ TESS_FN double sum_of_squares(int half, const void *x, int64_t at, int64_t width
     return lanes_add_up(sum);
 }
 
-/* Gains of 16 columns, and of 32. */
+/* Return the gains of 16 columns, and of 32. */
 TESS_FN lanes gain_of(int half, const norm *n, int64_t c) {
     lanes w = rows_of(half, n->w, c, n->width - c);
     return n->one_more ? w + 1.0f : w;
@@ -74,16 +74,14 @@ TESS_FN void norm_row(int half, const norm *n, float eps, int64_t r) {
     n->stats[2 * r + 1] = rsigma;
 }
 
-/* Works on a copy: what a vector's store may hit has to be loaded again behind it. So do the others. */
+/* Works on a copy of the parameters: the compiler must reload memory that a vector store may overwrite. The others
+ * do too. */
 OPS_CLONES static void norm_rows(void *arg, int32_t thread, int64_t first, int64_t last) {
     const norm n = *(const norm *)arg;
     float eps = n.d->eps;
     (void)thread;
     for (int64_t r = first; r < last; r++)
-        if (n.d->half)
-            norm_row(1, &n, eps, r);
-        else
-            norm_row(0, &n, eps, r);
+        BY_FORMAT(n.d->half, norm_row, &n, eps, r);
 }
 
 static norm norm_of(const decoder *d, const decoder_norm_of *of, void *y) {
@@ -97,7 +95,8 @@ void decoder_norm(const decoder *d, const decoder_norm_of *of, void *y) {
     ops_parallel(d->o, n.rows, 16, norm_rows, &n);
 }
 
-/* dx = rσ (g - mean(g) - x̂ mean(g x̂)) with g = dy · w and x̂ the normalised row; mean(g) is 0 for Llama. */
+/* dx = rσ (g - mean(g) - x̂ mean(g x̂)), where g = dy · w and x̂ is the normalised row. For Llama mean(g) counts as
+ * 0. */
 TESS_FN void backward_row(int half, const norm *n, int64_t r) {
     int64_t width = n->width, at = r * width;
     float mean = n->stats[2 * r], rsigma = n->stats[2 * r + 1];
@@ -131,17 +130,14 @@ OPS_CLONES static void backward_rows(void *arg, int32_t thread, int64_t first, i
     const norm n = *(const norm *)arg;
     (void)thread;
     for (int64_t r = first; r < last; r++)
-        if (n.d->half)
-            backward_row(1, &n, r);
-        else
-            backward_row(0, &n, r);
+        BY_FORMAT(n.d->half, backward_row, &n, r);
 }
 
-typedef struct { /* of a tile's columns */
+typedef struct { /* sums of a tile's columns */
     double dw[TILE], db[TILE];
 } sums;
 
-/* Some rows, of the tile's columns from `at` on. */
+/* Adds up some rows in the tile's columns from `at` on. */
 TESS_FN void add_rows(int half, const norm *n, int64_t row, int64_t rows, int64_t at, int64_t columns, sums *to) {
     int64_t c = 0, from = row * n->width + at;
     const float *stats = n->stats + 2 * row;
@@ -183,10 +179,7 @@ OPS_CLONES static void backward_columns(void *arg, int32_t thread, int64_t first
     const norm n = *(const norm *)arg;
     (void)thread;
     for (int64_t at = first; at < last; at += TILE)
-        if (n.d->half)
-            add_tile(1, &n, at, last - at < TILE ? last - at : TILE);
-        else
-            add_tile(0, &n, at, last - at < TILE ? last - at : TILE);
+        BY_FORMAT(n.d->half, add_tile, &n, at, last - at < TILE ? last - at : TILE);
 }
 
 void decoder_norm_backward(const decoder *d, const decoder_norm_of *of, const void *dy, const void *dy_beside, void *dx,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Operators on elements and rows, except for the normalisations. */
+/* Operators on elements and rows, except for normalisations. */
 #include "decoder_rows.h"
 #include "tools/models/elementwise.h"
 #include "tools/models/parallel.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { GRAIN = 4096 /* elements of a thread, at least */, COLUMNS = 64 };
+enum { GRAIN = 4096 /* least elements per thread */, COLUMNS = 64 };
 
 /* ---- activations ------------------------------------------------------------------------------------ */
 typedef struct {
@@ -17,7 +17,7 @@ typedef struct {
     void *y, *dgate;
 } act;
 
-enum { PLAIN, SILU, GELU }; /* no gate, or what is taken of it */
+enum { PLAIN, SILU, GELU }; /* no gate, or the gate's activation */
 
 TESS_FN lanes act_lanes(int gated, lanes gate, lanes up) {
     return gated == SILU ? lanes_swiglu_of(gate, up) : gated == GELU ? lanes_gelu_of(gate) * up : lanes_gelu_of(up);
@@ -33,7 +33,7 @@ TESS_FN void act_pair(int half, int gated, const act *a, int64_t i) {
     pair_to(half, (lanes_pair){ act_lanes(gated, gate.a, up.a), act_lanes(gated, gate.b, up.b) }, a->y, i);
 }
 
-/* dy → dup; dgate is written where there is a gate. */
+/* Returns dup for dy, and writes dgate if there is a gate. */
 TESS_FN lanes act_slope(int gated, lanes gate, lanes up, lanes dy, lanes *dgate) {
     if (!gated)
         return lanes_gelu_slope_of(up, dy);
@@ -63,7 +63,7 @@ TESS_FN void act_backward_pair(int half, int gated, const act *a, int64_t i) {
     pair_to(half, dup, a->y, i);
 }
 
-/* A loop for each kind, so that all of a formula's constants stay in registers. */
+/* Each kind has a loop of its own, so that all constants of its formula stay in registers. */
 TESS_FN void act_span(int half, int gated, int backward, const act *a, int64_t i, int64_t last) {
     for (; i + PAIR <= last; i += PAIR)
         (backward ? act_backward_pair : act_pair)(half, gated, a, i);
@@ -72,16 +72,14 @@ TESS_FN void act_span(int half, int gated, int backward, const act *a, int64_t i
 }
 
 #define ACT_SPANS(half, gated, backward, ...)                                                                          \
-    switch (2 * (gated) + (half)) {                                                                                    \
-    case 2 * PLAIN: act_span(0, PLAIN, backward, __VA_ARGS__); break;                                                  \
-    case 2 * PLAIN + 1: act_span(1, PLAIN, backward, __VA_ARGS__); break;                                              \
-    case 2 * SILU: act_span(0, SILU, backward, __VA_ARGS__); break;                                                    \
-    case 2 * SILU + 1: act_span(1, SILU, backward, __VA_ARGS__); break;                                                \
-    case 2 * GELU: act_span(0, GELU, backward, __VA_ARGS__); break;                                                    \
-    default: act_span(1, GELU, backward, __VA_ARGS__); break;                                                          \
+    switch (gated) {                                                                                                   \
+    case PLAIN: BY_FORMAT(half, act_span, PLAIN, backward, __VA_ARGS__); break;                                        \
+    case SILU: BY_FORMAT(half, act_span, SILU, backward, __VA_ARGS__); break;                                          \
+    default: BY_FORMAT(half, act_span, GELU, backward, __VA_ARGS__); break;                                            \
     }
 
-/* Works on a copy: what a vector's store may hit has to be loaded again behind it. So do the others. */
+/* Works on a copy of the parameters: the compiler must reload memory that a vector store may overwrite. The others
+ * do too. */
 OPS_CLONES static void act_range(void *arg, int32_t thread, int64_t first, int64_t last) {
     const act a = *(const act *)arg;
     (void)thread;
@@ -125,7 +123,7 @@ typedef struct {
     int64_t rows, width;
 } bias;
 
-/* Some rows, of the tile's columns from `at` on. */
+/* Adds up some rows in the tile's columns from `at` on. */
 TESS_FN void add_rows(int half, const bias *b, int64_t row, int64_t rows, int64_t at, int64_t columns, double *sums) {
     int64_t c = 0, from = row * b->width + at;
     for (; c + PAIR <= columns; c += PAIR) {
@@ -155,10 +153,7 @@ OPS_CLONES static void bias_columns(void *arg, int32_t thread, int64_t first, in
     const bias b = *(const bias *)arg;
     (void)thread;
     for (int64_t at = first; at < last; at += TILE)
-        if (b.d->half)
-            add_tile(1, &b, at, last - at < TILE ? last - at : TILE);
-        else
-            add_tile(0, &b, at, last - at < TILE ? last - at : TILE);
+        BY_FORMAT(b.d->half, add_tile, &b, at, last - at < TILE ? last - at : TILE);
 }
 
 void decoder_bias_backward(const decoder *d, const void *dy, float *db, int64_t rows, int64_t width) {
@@ -167,7 +162,7 @@ void decoder_bias_backward(const decoder *d, const void *dy, float *db, int64_t 
         ops_parallel(d->o, width, COLUMNS, bias_columns, &b);
 }
 
-/* ---- dropout: tools/models/elementwise.c has the same masks ------------------------------------------- */
+/* ---- dropout, with the same masks as tools/models/elementwise.c ------------------------------------------ */
 typedef struct {
     const decoder *d;
     void *x;
@@ -211,7 +206,8 @@ typedef struct {
     float sign;
 } turn;
 
-/* The two halves of a head's elements are the parts of size/2 complex numbers; so are cosines and sines. */
+/* The two halves of a head are the real and imaginary parts of size/2 complex numbers. Cosines and sines are stored
+ * likewise. */
 TESS_FN void turn_head(const turn *t, int64_t at, const float *turns) {
     int64_t half = t->d->size / 2;
     for (int64_t i = 0; i < half; i += LANES) {
@@ -261,18 +257,18 @@ typedef struct {
     float *dtable, *dposition;
 } embed;
 
-/* The table may rest in another dtype than tensors. */
+/* The table may be stored in another dtype than tensors. */
 TESS_FN lanes table_at(const decoder *d, const void *table, int64_t i, int64_t n) {
     float room[LANES] = { 0 };
     if (d->table == STORED_F32)
         return rows_at(d, table, i, n);
     if (d->table == STORED_BF16)
-        return rows_of(1, table, i, n);
+        return rows_of(LANES_BF16, table, i, n);
     stored_read(d->table, table, i, n < LANES ? n : LANES, room);
     return lanes_load(0, room);
 }
 
-/* One row: y = table[id] + position[at]. */
+/* Computes one row: y = table[id] + position[at]. */
 TESS_FN void embed_row(const embed *e, int32_t id, int64_t at, int64_t row) {
     const decoder *d = e->d;
     for (int64_t c = 0; c < d->width; c += LANES) {
@@ -285,7 +281,7 @@ TESS_FN void embed_row(const embed *e, int32_t id, int64_t at, int64_t row) {
     }
 }
 
-/* Row r's, since its document began. */
+/* Returns the position of row r within its document. */
 static int64_t position_of(const embed *e, int64_t r) {
     int64_t at = r % e->d->time;
     return at - decoder_begin(e->d, e->packed, r / e->d->time, at);
@@ -309,7 +305,7 @@ void decoder_embedding(const decoder *d, const int32_t *ids, const int32_t *pack
     ops_parallel(d->o, d->rows, 16, embed_rows, &e);
 }
 
-/* Rows in their order for each column, so that threads do not matter. */
+/* Each column adds rows in their order, so that the bits do not depend on threads. */
 OPS_CLONES static void embed_backward_columns(void *arg, int32_t thread, int64_t first, int64_t last) {
     const embed *e = arg;
     const decoder *d = e->d;
@@ -363,7 +359,7 @@ void decoder_cap(const decoder *d, float *logits, int64_t rows) {
         ops_parallel(d->o, rows, 4, cap_rows, &l);
 }
 
-/* Log of the sum of exponentials, and the first place of the largest. */
+/* Returns the log of the sum of exponentials, and writes the maximum and its first index. */
 OPS_CLONES static double log_sum(const float *x, int64_t n, float *most_out, int64_t *best_out) {
     int64_t best = 0;
     double sum = 0;
@@ -373,7 +369,8 @@ OPS_CLONES static double log_sum(const float *x, int64_t n, float *most_out, int
     float most = lanes_most(top);
     while (best < n - 1 && x[best] != most)
         best++;
-    for (int64_t c = 0; c < n; c += LANES * LANES) { /* lanes of few, so that sums stay exact enough */
+    /* Each lane sums only 16 elements in fp32, which keeps sums precise. */
+    for (int64_t c = 0; c < n; c += LANES * LANES) {
         lanes part = none;
         for (int64_t i = c; i < n && i < c + LANES * LANES; i += LANES)
             part += lanes_first(lanes_exp(floats_at(x, i, n - i) - most), n - i, none);
@@ -411,7 +408,7 @@ OPS_CLONES static void loss_backward_rows(void *arg, int32_t thread, int64_t fir
     (void)thread;
     for (int64_t r = first; r < last; r++) {
         float *x = l->dlogits + r * n, most = 0, log_of = 0, over = l->d->logit_cap > 0 ? 1 / l->d->logit_cap : 0;
-        float slope = 1; /* of the cap */
+        float slope = 1; /* the cap's slope */
         int64_t best;
         int counts = r < l->count && l->labels[r] >= 0;
         if (counts) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Elements of fp32 or bf16 tensors, sixteen at a time as fp32. */
+/* Access to elements of fp32, bf16 or fp16 tensors, sixteen at a time as fp32. */
 #ifndef TESS_MODELS_DECODER_ROWS_H
 #define TESS_MODELS_DECODER_ROWS_H
 #include "decoder.h"
 #include "tools/models/lanes.h"
 
-/** The elements of x from i on, of which there are n; zeros behind them. */
+/** Reads the elements of x from i on; if fewer than 16 remain (n), zeros follow. */
 TESS_FN lanes rows_of(int half, const void *x, int64_t i, int64_t n) {
     const char *at = (const char *)x + i * (half ? 2 : 4);
     float room[LANES] = { 0 };
@@ -41,9 +41,9 @@ TESS_FN void floats_add(float *x, int64_t i, int64_t n, lanes v) {
     floats_put(floats_at(x, i, n) + v, x, i, n);
 }
 
-/* ---- thirty-two side by side, of what has no order ---------------------------------------------------- */
+/* ---- thirty-two elements, for operators in which order does not matter ----------------------------------- */
 enum { PAIR = 2 * LANES };
-/** Elements i … of x, as lanes_pair has them. */
+/** Reads the elements of x from i on in lanes_pair's order. */
 TESS_FN lanes_pair pair_of(int half, const void *x, int64_t i) {
     return lanes_pair_load(half, (const char *)x + i * (half ? 2 : 4));
 }
@@ -52,12 +52,14 @@ TESS_FN void pair_to(int half, lanes_pair v, void *x, int64_t i) {
 }
 
 /* ---- sums over rows ----------------------------------------------------------------------------------- */
-/* A column's: of ROWS_TOGETHER rows in fp32, and of those sums in double, both in the order of rows. A tile's columns
- * are PAIR at a time, in the order of lanes_pair_place, and the rest one by one. */
+/* A column adds up ROWS_TOGETHER rows in fp32 and those sums in double, both in the order of rows. A tile's columns
+ * are stored PAIR at a time in the order of lanes_pair_place, and the rest one by one. */
 enum { ROWS_TOGETHER = 16, TILE = 1024 /* columns */ };
 
 TESS_FN float one_of(int half, const void *x, int64_t i) {
-    return half ? tess_f32_of_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+    return half == LANES_F16 ? tess_f32_of_f16(((const uint16_t *)x)[i])
+           : half            ? tess_f32_of_bf16(((const uint16_t *)x)[i])
+                             : ((const float *)x)[i];
 }
 TESS_FN void pair_add(double *sums, lanes_pair part) {
     float room[PAIR];
@@ -66,7 +68,7 @@ TESS_FN void pair_add(double *sums, lanes_pair part) {
     for (int k = 0; k < PAIR; k++)
         sums[k] += room[k];
 }
-/** out[c] += column c's sum. */
+/** Adds each column's sum to out[c]. */
 TESS_FN void sums_to(int half, const double *sums, int64_t columns, float *out) {
     for (int64_t c = 0; c < columns; c++) {
         int64_t first = c / PAIR * PAIR;

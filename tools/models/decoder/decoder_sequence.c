@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* One token at a time, with the keys and values of those before it: what text is sampled with. Products are of one row,
- * so that their sums may come in another order than in a pass over a whole batch. */
+/* Generates one token at a time from the saved keys and values of earlier tokens. Products have one row, so their
+ * sums may have another order than in a pass over a whole batch. */
 #include "decoder_rows.h"
 #include "tools/models/parallel.h"
 
@@ -11,19 +11,19 @@
 struct decoder_sequence {
     const decoder *d;
     float *past;          /* [layer][position][2 · kv_width]: keys, then values */
-    float *query, *value; /* one row in fp32 */
+    float *query, *value; /* one row as fp32 */
     float *scores;        /* [thread][position] */
     float *logits, *stats;
     void *normal, *qkv, *attended, *middle, *gate, *up, *wide, *heads, *after;
     float *head_stats;
-    decoder_linears p; /* of one row */
-    char *scratch;     /* of products */
+    decoder_linears p; /* products of one row */
+    char *scratch;     /* scratch of products */
     void *memory;
     uint64_t bytes;
 };
 
-/* ---- making ---------------------------------------------------------------------------------------- */
-/* `at` null: only counts. */
+/* ---- create and destroy --------------------------------------------------------------------------------- */
+/* With `at` null it only counts bytes. */
 static uint64_t place(decoder_sequence *s, char *at, uint64_t scratch) {
     const decoder *d = s->d;
     const char *start = at;
@@ -89,7 +89,7 @@ void decoder_sequence_end(model *m) {
     d->filled = 0;
 }
 
-/* ---- the token ---------------------------------------------------------------------------------------- */
+/* ---- embedding of the token ------------------------------------------------------------------------------ */
 tess_status decoder_sequence_embed(decoder *d, const tess_block_call *call) {
     void *batch = (void *)(uintptr_t)call->batch;
     int32_t id = d->family->bytes ? gpt_text(batch)[0] : lm_tokens(batch)[0];
@@ -111,7 +111,7 @@ static void widen(const decoder *d, const void *x, int64_t elems, float *out) {
 typedef struct {
     const decoder_sequence *s;
     const decoder_sight *sight;
-    const float *past; /* of the layer */
+    const float *past; /* the layer's keys and values */
 } attend;
 
 OPS_CLONES static void weigh(const float *q, const float *keys, int64_t n, int64_t stride, int64_t size,
@@ -152,7 +152,7 @@ static void attend_heads(void *arg, int32_t thread, int64_t first, int64_t last)
     }
 }
 
-/* From the position's queries, keys and values to what attention gives it. */
+/* Turns the position's queries and keys, saves keys and values, and computes attention's result. */
 tess_status decoder_sequence_attend(const decoder_chunk *c) {
     const decoder *d = c->d;
     decoder_sequence *s = d->sequence;
@@ -185,7 +185,7 @@ tess_status decoder_sequence_head(decoder *d, const tess_block_call *call) {
     decoder_ends e = decoder_ends_of(d, call, 1);
     const decoder_norm_of of = { 1, d->width, call->input, e.norm_w, e.norm_b, s->stats };
     decoder_norm(d, &of, s->normal);
-    /* aligned, as the result is not */
+    /* The logits are copied, because products need an aligned result. */
     const void *table = decoder_table(d, &s->p.head, e.head, s->scratch);
     OPS_TRY(d->o->t->matmul(s->p.head.forward, s->normal, table, NULL, s->logits, s->scratch));
     decoder_cap(d, s->logits, 1);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Sizes, positions and parameters of a decoder, on the CPU and on devices. The model's own begins with a decoder. */
+/* Sizes, positions and parameters of a decoder, on the CPU and on devices. model.own begins with a decoder. */
 #include "decoder.h"
 #include <tessera/tessera.h>
 
 #include <math.h>
 #include <stdio.h>
 
-#include "tools/models/ops_formulas.h"
+#include "tools/models/lanes.h"
 
 enum {
     LEAST_ROWS = 128,
-    MOST_ROWS = 512 /* of a chunk */,
-    HEAD_BYTES = 32 << 20 /* of a chunk's logits */,
-    HEAD_ROWS = 64 /* at least, if there are */
+    MOST_ROWS = 512 /* rows of a chunk */,
+    HEAD_BYTES = 32 << 20 /* bytes of a chunk's logits */,
+    HEAD_ROWS = 64 /* minimum, if the batch has as many */
 };
 
 /* ---- sizes ------------------------------------------------------------------------------------------- */
@@ -24,8 +24,8 @@ static int64_t divisor(int64_t n, int64_t limit) {
     return k < 1 ? 1 : k;
 }
 
-/* Few enough for little scratch, and enough that the gradient of a matrix, which every chunk reads and writes, costs
- * little beside the products that make it. */
+/* Each chunk reads and writes the whole gradient of a matrix. So a chunk has enough rows that this costs little
+ * beside the products, and few enough that scratch stays small. */
 static int64_t chunk_rows(int64_t width) {
     int64_t rows = width * 4 / 3;
     return rows < LEAST_ROWS ? LEAST_ROWS : rows > MOST_ROWS ? MOST_ROWS : rows;
@@ -66,7 +66,7 @@ void decoder_sizes(model *m, decoder *d) {
     d->head_norms = decoder_has(d, DECODER_QUERY_NORM_W), d->after_norms = decoder_has(d, DECODER_AFTER1_W);
     d->beside = m->o->t->mem != TESS_MEM_HOST;
     d->behind = decoder_has(d, DECODER_K_W) && !d->beside;
-    d->half = o->precision == TESS_BF16;
+    d->half = o->precision == TESS_BF16 ? LANES_BF16 : o->precision == TESS_F16 ? LANES_F16 : LANES_F32;
     d->dtype = o->precision;
     d->elem = d->half ? 2 : 4;
     d->batch = o->batch, d->time = o->context, d->width = o->width;
@@ -82,7 +82,10 @@ void decoder_sizes(model *m, decoder *d) {
     d->eps = o->decoder.norm_eps > 0 ? o->decoder.norm_eps : 1e-5f;
     set_sights(d);
     d->embed_scale = d->family->scaled ? (float)sqrt((double)d->width) : 0;
-    if (d->half) /* as transformers, which has it in the dtype of embeddings */
+    /* transformers has the factor in the dtype of embeddings */
+    if (d->half == LANES_F16)
+        d->embed_scale = tess_f32_of_f16(tess_f16_of_f32(d->embed_scale));
+    else if (d->half)
         d->embed_scale = tess_f32_of_bf16(tess_bf16_of_f32(d->embed_scale));
     d->logit_cap = (float)o->decoder.logit_cap;
     d->chunk_samples = d->beside ? d->batch : divisor(d->batch, chunk_rows(d->width) / d->time);
@@ -93,7 +96,7 @@ void decoder_sizes(model *m, decoder *d) {
 }
 
 /* ---- rotary positions -------------------------------------------------------------------------------- */
-/* Llama 3.1: long waves are stretched by `factor`, short ones stay, those between go over smoothly. */
+/* Llama 3.1 stretches long waves by `factor` and keeps short ones; between them it interpolates smoothly. */
 static double stretched(const model_decoder *o, double frequency) {
     double turns = (double)o->rope_positions * frequency / 6.283185307179586;
     if (o->rope_factor <= 0 || o->rope_positions == 0)
@@ -106,13 +109,14 @@ static double stretched(const model_decoder *o, double frequency) {
     return (1 - smooth) * frequency / o->rope_factor + smooth * frequency;
 }
 
-/* The pair whose wave turns so often within the context before it was stretched. */
+/* Returns the pair whose wave makes `turns` turns within the context before it was stretched. */
 static double pair_of_turns(const decoder *d, double theta, double turns) {
     double positions = (double)d->m->options.decoder.rope_positions;
     return (double)d->size * log(positions / (turns * 6.283185307179586)) / (2 * log(theta));
 }
 
-/* YaRN (Peng et al., 2023): the same by the number of the pair, from rope_fast turns to rope_slow. */
+/* YaRN (Peng et al., 2023) interpolates by the number of the pair, between the pairs with rope_fast and rope_slow
+ * turns. */
 static double stretched_by_pairs(const decoder *d, double theta, int64_t pair, double frequency) {
     const model_decoder *o = &d->m->options.decoder;
     double first = pair_of_turns(d, theta, o->rope_fast), last = pair_of_turns(d, theta, o->rope_slow);
@@ -150,7 +154,7 @@ static tess_status add(model *m, const char *module, const char *leaf, int64_t r
     return model__add_param(m, name, (const int64_t[MODEL_DIMS]){ rows, columns }, init, (float)scale);
 }
 
-/* The parameter that was added last. */
+/* Sets the storage format of the parameter that was added last. */
 static tess_status rests(model *m, uint32_t stored) {
     m->desc.params[m->desc.n_params - 1].stored = m->options.lora.rank ? stored : STORED_F32;
     return TESS_OK;
@@ -164,7 +168,7 @@ static tess_status add_layer_param(model *m, const char *layer, const decoder_pa
     const decoder *d = m->own;
     const int64_t sizes[DECODER_SIZES] = { 0, d->width, d->q_width, d->kv_width, d->qkv_width, d->hidden, d->size };
     const double scales[] = { 0, 1, 0.02,
-                              0.02 / sqrt(2.0 * m->options.layers) }; /* the sum over layers keeps its size */
+                              0.02 / sqrt(2.0 * m->options.layers) }; /* the sum over layers then keeps its size */
     OPS_TRY(add(m, layer, p->leaf, sizes[p->rows], sizes[p->columns],
                 p->init < DECODER_NORMAL ? MODEL_CONSTANT : MODEL_NORMAL, scales[p->init]));
     return rests(m, p->columns ? m->options.lora.matrices : STORED_F32);
@@ -203,7 +207,7 @@ tess_status decoder_head_params(model *m) {
     return model__add_alias(m, "head.weight", table);
 }
 
-/* In the order that they are added in. */
+/* The order is that in which the parameters are added. */
 decoder_ends decoder_ends_of(const decoder *d, const tess_block_call *call, int is_head) {
     decoder_ends e = { 0 };
     const void **const params[] = { &e.table, &e.positions, &e.norm_w, &e.norm_b, &e.head };
@@ -242,18 +246,19 @@ tess_status decoder_token_check(const decoder *d, int32_t token) {
 tess_status decoder_batch_check(const model *m, const void *batch) {
     const decoder *d = m->own;
     const int32_t *tokens = lm_tokens((void *)(uintptr_t)batch);
-    if (((const model_batch *)batch)->packed && m->o->t->mem != TESS_MEM_HOST)
-        return tess_fail(TESS_E_UNSUPPORTED, "%s: a batch that is packed, which attention on a device does not know",
-                         m->t->name);
+    if (((const model_batch *)batch)->packed && m->o->t->mem != TESS_MEM_HOST && !m->options.packs)
+        return tess_fail(TESS_E_UNSUPPORTED, "%s on %s: a batch is packed, the model was made for others", m->t->name,
+                         m->o->t->name);
     OPS_TRY(check_head(d, batch));
     for (int64_t i = 0; !d->family->bytes && i < d->batch * (d->time + 1); i++)
         OPS_TRY(decoder_token_check(d, lm_token(tokens[i])));
     return TESS_OK;
 }
 
-float decoder_loss_scale(const model_batch *batch) {
+float decoder_loss_scale(const tess_block_call *call) {
+    const model_batch *batch = call->batch;
     double divisor = batch->divisor > 0 ? batch->divisor : (double)batch->count;
-    return divisor > 0 ? (float)(1.0 / divisor) : 0;
+    return divisor > 0 ? (float)(1.0 / divisor) * model__loss_scale(call) : 0;
 }
 
 tess_status decoder_position_enter(decoder *d, const model_batch *batch) {

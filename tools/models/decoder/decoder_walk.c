@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A layer or half of one, forward and backward, in the operators of decoder.h: what follows what, and what lies where.
- * Values that are cheap to make again (normalised rows, the activation's result, attention's probabilities) are not
- * saved. */
+/* Forward and backward of a layer or half a layer, as calls of the operators in decoder.h. This file determines
+ * their order and the places of their tensors. Values that are cheap to compute again (normalised rows, the
+ * activation's result, attention's probabilities) are not saved. */
 #include "decoder.h"
 
-/* ---- what lies where ---------------------------------------------------------------------------------- */
+/* ---- places of tensors --------------------------------------------------------------------------------------- */
 static void *take(char **at, const decoder *d, int64_t rows, int64_t width, int64_t first) {
     char *p = decoder_cut(at, decoder_bytes(d, rows, width));
     return decoder_at(d, p, first * width);
@@ -15,7 +15,7 @@ static float *take_floats(char **at, int64_t elems, int64_t first) {
     return p + first;
 }
 
-/* Places a half's result, before it is normalised. */
+/* Places a half's result before its normalisation. */
 static void after_at(const decoder *d, char **region, int64_t rows, int64_t first, void **after, float **stats) {
     if (!d->after_norms)
         return;
@@ -31,7 +31,7 @@ static void heads_at(const decoder *d, char **region, int64_t rows, int64_t firs
     k->head_stats = take_floats(region, 2 * rows * heads, 2 * first * heads);
 }
 
-/* A region holds `rows` rows of each; the chunk begins with row `first` of them. */
+/* A region holds `rows` rows of each tensor; the chunk begins with its row `first`. */
 static void attention_at(const decoder *d, char **region, int64_t rows, int64_t first, decoder_kept *k) {
     k->qkv = take(region, d, rows, d->qkv_width, first);
     k->attended = take(region, d, rows, d->q_width, first);
@@ -51,7 +51,7 @@ static void stats2_at(const decoder *d, char **region, int64_t rows, int64_t fir
     after_at(d, region, rows, first, &k->after2, &k->after2_stats);
 }
 
-/* The first products of the feed-forward half, more than half of it all. */
+/* Places the first products of the feed-forward half, which make about half of a layer's values. */
 static void feed_at(const decoder *d, char **region, int64_t rows, int64_t first, decoder_kept *k) {
     if (d->gated && d->beside) {
         k->gate = take(region, d, rows, 2 * d->hidden, first);
@@ -62,7 +62,7 @@ static void feed_at(const decoder *d, char **region, int64_t rows, int64_t first
     k->up = take(region, d, rows, d->hidden, first);
 }
 
-/* The same of a chunk of which nothing is saved. The half behind the other finds the rows between them in its input. */
+/* Places a chunk's values if none are saved. The feed-forward half finds the rows between the halves in its input. */
 static decoder_kept kept_at(const decoder *d, int part, char **region) {
     decoder_kept k = { 0 };
     if (part != DECODER_FEED)
@@ -76,13 +76,13 @@ static decoder_kept kept_at(const decoder *d, int part, char **region) {
     return k;
 }
 
-/* In bf16 backward makes the rows between the halves again, by the smallest of a layer's products. In fp32, where
- * products are most of a step, they are saved. */
+/* In bf16 backward recomputes the rows between the halves, which takes the smallest of a layer's products. In fp32,
+ * where products are most of a step, they are saved. */
 static int remakes_middle(const decoder *d, int part) {
     return d->t->remakes && d->half && part == DECODER_WHOLE && !d->after_norms;
 }
 
-/* Saved values lie in the whole layer's `saved`, the rest of the chunk in `own`. */
+/* Saved values lie in the whole layer's `saved`, the chunk's other values in `own`. */
 static decoder_kept saved_at(const decoder *d, int part, int selective, int64_t first, char **saved, char **own) {
     decoder_kept k = { 0 };
     if (part != DECODER_FEED)
@@ -101,8 +101,8 @@ static decoder_kept saved_at(const decoder *d, int part, int selective, int64_t 
     return k;
 }
 
-/* A forward that saves nothing: the feed-forward half lies where attention's values were, on which nothing depends
- * any more. */
+/* Places values of a forward that saves nothing. The feed-forward half overwrites attention's values, because
+ * nothing reads them any more. */
 static decoder_kept transient_at(const decoder *d, int part, char **region) {
     int64_t rows = d->chunk_rows;
     char *feed = *region;
@@ -121,7 +121,7 @@ static decoder_kept transient_at(const decoder *d, int part, char **region) {
     return k;
 }
 
-/* The first half hands the rows between them to the second. */
+/* The attention half passes the rows between the halves to the feed-forward half. */
 static void find_middle(decoder_chunk *c) {
     if (c->l->part == DECODER_FEED)
         c->k.middle = decoder_rows_of(c, c->call->input);
@@ -133,8 +133,8 @@ static decoder_chunk chunk_at(const decoder_layer *l, const tess_block_call *cal
     return (decoder_chunk){ .d = l->d, .l = l, .call = call, .p = &l->d->p, .first = first, .rows = l->d->chunk_rows };
 }
 
-/* Scratch of a forward, at `at`. The activation's result has a place of its own where backward reads what it is made
- * of, and where that has another width. */
+/* Places a forward's scratch at `at`. The activation's result usually overwrites `up`. It has its own place if
+ * backward reads `up`, or if the widths differ. */
 static void place_forward(decoder_chunk *c, char **at) {
     const decoder *d = c->d;
     int part = c->l->part, saves = c->call->saved && !c->call->selective;
@@ -196,7 +196,7 @@ void decoder_measure_layer(const decoder *d, int part, model_block *b) {
     b->selective_scratch_bytes = scratch + unsaved;
 }
 
-/* ---- forward -------------------------------------------------------------------------------------------- */
+/* ---- forward -------------------------------------------------------------------------------------------------- */
 static tess_status make_attention(decoder_chunk *c) {
     const decoder_operators *t = c->d->t;
     OPS_TRY(t->norm(c, DECODER_ATTENTION));
@@ -204,7 +204,7 @@ static tess_status make_attention(decoder_chunk *c) {
     return t->attend(c);
 }
 
-/* From the rows between the halves to the first products of the second. */
+/* Computes the first products of the feed-forward half from the rows between the halves. */
 static tess_status make_feed(decoder_chunk *c) {
     OPS_TRY(c->d->t->norm(c, DECODER_FEED));
     return c->d->t->project(c, DECODER_FEED);
@@ -243,8 +243,8 @@ tess_status decoder_layer_forward(void *layer, const tess_block_call *call) {
     return TESS_OK;
 }
 
-/* ---- backward ------------------------------------------------------------------------------------------- */
-/* Makes what backward needs of a chunk and was not saved. */
+/* ---- backward ------------------------------------------------------------------------------------------------- */
+/* Computes those values of a chunk that backward needs and forward did not save. */
 static tess_status make_unsaved(decoder_chunk *c) {
     int part = c->l->part, all = !c->call->saved;
     if (all && part != DECODER_FEED)

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Sizes of a decoder on a device, and angles that its operators need. */
+/* Computes the sizes of a decoder on a device, and the angles that its operators need. */
 #include "device.h"
 #include <tessera/tessera.h>
 
 #include <stdlib.h>
 
-/* The workspace of a linear operator's three products, where it is more than what there is. */
+/* Enlarges `need` to the workspace of a linear operator's three products. */
 static void need_linear(const model *m, int64_t inputs, int64_t outputs, ops_scratch *need) {
-    int64_t rows = (int64_t)device_of(m)->rows.rows;
-    uint64_t bytes = device_of(m)->t->product_need(rows, outputs, inputs);
+    int64_t rows = (int64_t)device_of(m)->rows.rows, rank = m->options.lora.rank;
+    int64_t depth = device_most((uint64_t)inputs, (uint64_t)rank),
+            columns = device_most((uint64_t)outputs, (uint64_t)rank);
+    uint64_t bytes = device_of(m)->t->product_need(rows, columns, depth) + device_lora_bytes(m->own);
     need->forward_bytes = device_most(need->forward_bytes, bytes);
     need->backward_bytes = device_most(need->backward_bytes, bytes);
 }
@@ -20,6 +22,8 @@ static void need_layer(const model *m, ops_scratch *need) {
     biases +=
         d->after_norms * 4 * c + decoder_has(d, DECODER_UP_B) * d->hidden + decoder_has(d, DECODER_Q_B) * d->qkv_width;
     g->t->attention_need(m->o, &g->attention, need);
+    if (m->options.packs) /* places come before it */
+        need->forward_bytes += g->ids_bytes, need->backward_bytes += g->ids_bytes;
     need_linear(m, c, d->qkv_width, need);
     need_linear(m, d->q_width, c, need);
     need_linear(m, c, device_feed_width(d), need);
@@ -43,7 +47,8 @@ static void set_sizes(model *m) {
                                           .time = (int32_t)d->time,
                                           .heads = (int32_t)d->heads,
                                           .size = (int32_t)d->size,
-                                          .kv_heads = (int32_t)d->kv_heads };
+                                          .kv_heads = (int32_t)d->kv_heads,
+                                          .packs = m->options.packs };
     d->turned_bytes = d->rotary ? g->t->rotation_need(m->o, &g->attention) : 0;
     need_layer(m, &g->inner);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The operators of decoders on a device, in those of layer_ops.h, so that everything between them is bf16 where the
- * model is. decoder/ says what they are like and what follows what. One block per layer. */
+/* The operators of decoders on a device, built on those of layer_ops.h. All tensors between them are bf16 if the
+ * model is. decoder.h describes the operators, decoder_walk.c calls them. Each layer is one block. */
 #ifndef TESS_MODELS_DECODER_DEVICE_H
 #define TESS_MODELS_DECODER_DEVICE_H
 #include "decoder.h"
@@ -12,13 +12,14 @@ typedef struct {
     ops_attention_shape attention;
     ops_rows rows;
     uint64_t row_bytes, stats_bytes, ids_bytes;
-    ops_scratch inner;             /* the most any operator of a layer needs */
-    double eps;                    /* of normalisations */
-    double *turns[DECODER_SIGHTS]; /* where positions turn queries and keys, for each pair of a head's elements */
-    uint64_t pitch;                /* of a row of logits: whole vectors */
-    uint64_t head_rows;            /* of a chunk of the head */
-    char *past;                    /* queries, keys and values of a sequence, by layers; null: none is being written */
-    uint64_t layer_bytes;          /* of one layer's */
+    ops_scratch inner; /* the most that an operator of a layer needs */
+    double eps;        /* eps of normalisations */
+    /* With rotary positions: turns per position for each pair of a head's elements. */
+    double *turns[DECODER_SIGHTS];
+    uint64_t pitch;       /* elements of a row of logits: whole vectors */
+    uint64_t head_rows;   /* rows per chunk of the head */
+    char *past;           /* a sequence's queries, keys and values, layer after layer; null: no sequence is generated */
+    uint64_t layer_bytes; /* bytes of one layer in `past` */
 } device_decoder;
 
 static inline device_decoder *device_of(const model *m) {
@@ -32,10 +33,36 @@ static inline int device_has_dropout(const model *m, const tess_block_call *call
     return m->options.dropout > 0 && call->pass & TESS_PASS_TRAIN;
 }
 
-/* Elements of a row before the activation. */
+/* Returns the number of elements in a row before the activation. */
 static inline int64_t device_feed_width(const decoder *d) {
     return (1 + d->gated) * d->hidden;
 }
+
+/* ---- device_lora.c: adapters, and matrices that are stored in another dtype than products read ----------- */
+/** Returns the bytes at the start of a product's scratch for a widened matrix and an adapter's rows; 0: none. */
+uint64_t device_lora_bytes(const decoder *);
+/** Returns the library's workspace, which follows them. */
+void *device_workspace(const decoder_chunk *);
+static inline int device_adapts(const decoder *d, int place) {
+    return d->m->options.lora.rank && d->adapter[place] >= 0;
+}
+/** Widens rows of a matrix that is stored as `kind`: the first ones, or those with `ids`. */
+tess_status device_widen(const decoder *, uint32_t kind, const void *from, const int32_t *ids, uint64_t rows,
+                         uint64_t width, void *out);
+/** Gives the matrix at `place` as the next product reads it; a later one may overwrite it. */
+tess_status device_matrix(const decoder_chunk *, int place, int64_t outputs, int64_t inputs, const void **out);
+typedef struct { /* a product of the layer; x[rows, inputs] and y[rows, outputs] or their gradients, y's rows `pitch`
+                    apart */
+    int place;
+    int64_t rows, inputs, outputs, pitch;
+    const void *x, *y;
+} device_adapted;
+/** y += the result of the adapter at `place` for x. Without an adapter this and the next two do nothing. */
+tess_status device_adapt(const decoder_chunk *, const device_adapted *);
+/** Adds the adapter's part to dx. */
+tess_status device_adapt_input(const decoder_chunk *, const device_adapted *);
+/** Computes the gradients of the adapter's parameters. */
+tess_status device_adapt_weights(const decoder_chunk *, const device_adapted *);
 
 /* ---- device_ends.c: the first block and the last ----------------------------------------------------- */
 void device_measure_embed(const decoder *, model_block *);
@@ -45,19 +72,22 @@ void device_measure_head(decoder *, model_block *);
 tess_status device_create(model *);
 void device_destroy(model *);
 
-/* ---- device_sequence.c: a pass over one position, where the batch has one ----------------------------- */
+/** Writes the rows' places in their documents into `out`; *places is null if the batch is not packed. */
+tess_status device_places(const model *, const tess_block_call *, int32_t *out, const int32_t **places);
+
+/* ---- device_sequence.c: a pass over one position, if the batch asks for one ----------------------------- */
 tess_status device_sequence_begin(model *, uint64_t *bytes); /* as model_sequence_begin */
 void device_sequence_end(model *);
-/** Whether this call computes one position of a sequence, and not a whole batch. */
+/** Returns whether this call computes one position of a sequence instead of a whole batch. */
 int device_one_position(const model *, const tess_block_call *);
-/** The rows that a forward computes. */
+/** Returns the rows that a forward computes. */
 ops_rows device_rows_of(const model *, const tess_block_call *);
-/** The position of the first of them. */
+/** Returns the position of the first of them. */
 uint64_t device_first_position(const model *, const tess_block_call *);
-typedef struct { /* what attention takes */
+typedef struct { /* the arguments of attention */
     ops_attention_shape shape;
-    void *all, *rows; /* queries, keys and values of all positions; of this call's */
+    void *all, *rows; /* all: queries, keys and values of all positions; rows: of this call's */
 } device_view;
-/** qkv: those of a whole batch. */
+/** qkv: the place that a whole batch uses. */
 device_view device_view_of(const decoder_layer *, const tess_block_call *, void *qkv);
 #endif

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The first block and the last of a decoder on a device. The head works by chunks of rows, so that the logits of a
- * large vocabulary never exist whole: forward makes the losses, and backward makes a chunk's logits again, with the
- * maxima and sums that forward kept. Where one chunk has all rows, forward makes the gradient of the logits beside the
- * loss, and keeps that. */
+/* The first and the last block of a decoder on a device. The head works in chunks of rows, so that the logits of a
+ * large vocabulary never exist whole. Forward computes the losses. Backward computes a chunk's logits again, with
+ * the maxima and sums that forward kept. If one chunk has all rows, forward computes the gradient of the logits with
+ * the loss and keeps that instead. */
 #include "device.h"
 #include <tessera/tessera.h>
 
-enum { LEAST_ROWS = 1024 /* of a chunk: each reads and writes the whole gradient of the matrix */ };
+/* A chunk has at least LEAST_ROWS rows, because each chunk reads and writes the whole gradient of the matrix. */
+enum { LEAST_ROWS = 1024 };
 
 /* ---- embed ---------------------------------------------------------------------------------------- */
 static tess_status call_check(const model *m, const tess_block_call *call) {
-    if (call->compute_dtype != m->options.precision)
+    const decoder *d = m->own;
+    if (call->compute_dtype != m->options.precision && !decoder_widens(d, d->table))
         return tess_fail(TESS_E_UNSUPPORTED, "%s: parameters come in dtype %u, the model was made for %u", m->t->name,
                          call->compute_dtype, m->options.precision);
     return TESS_OK;
 }
 
-/* The tokens at positions shift … of each sample; as targets (shift 1) those that do not count are -1. */
+/* Reads the tokens at positions shift … of each sample. As targets (shift 1), tokens that do not count become -1. */
 static tess_status ids_of(const model *m, const tess_block_call *call, int32_t shift, int32_t *out) {
     ops_rows of = device_rows_of(m, call);
     uint64_t samples = of.rows / of.time, time = of.time;
@@ -27,10 +29,27 @@ static tess_status ids_of(const model *m, const tess_block_call *call, int32_t s
                                    LM_IGNORED | LM_BEGINS, out);
 }
 
+tess_status device_places(const model *m, const tess_block_call *call, int32_t *out, const int32_t **places) {
+    const device_decoder *g = m->own;
+    void *batch = (void *)(uintptr_t)call->batch;
+    *places = model__batch(m, call)->packed && !device_one_position(m, call) ? out : NULL;
+    if (!*places)
+        return TESS_OK;
+    return g->t->places(m->o, lm_tokens(batch), g->rows.rows / g->rows.time, g->rows.time, g->rows.time + 1, LM_BEGINS,
+                        out);
+}
+
+/* Returns the bytes of scratch for them in the first block. */
+static uint64_t places_bytes(const decoder *d) {
+    return d->m->options.packs && !d->rotary ? device_of(d->m)->ids_bytes : 0;
+}
+
 static tess_status embed_forward(void *user, const tess_block_call *call) {
     model *m = user;
     decoder *d = m->own;
-    int32_t *ids = call->scratch;
+    char *at = call->scratch;
+    int32_t *ids = decoder_cut(&at, device_of(m)->ids_bytes);
+    const int32_t *places = NULL;
     decoder_ends e = decoder_ends_of(d, call, 0);
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
     ops_rows of = device_rows_of(m, call);
@@ -38,14 +57,23 @@ static tess_status embed_forward(void *user, const tess_block_call *call) {
     OPS_TRY(device_one_position(m, call) ? decoder_position_enter(d, model__batch(m, call)) : TESS_OK);
     OPS_TRY(ids_of(m, call, 0, ids));
     if (e.positions)
+        OPS_TRY(device_places(m, call, decoder_cut(&at, places_bytes(d)), &places));
+    if (e.positions)
         e.positions = decoder_at(d, e.positions, (int64_t)device_first_position(m, call) * d->width);
-    return device_of(m)->t->embed(m->o, &of, ids, e.table, e.positions, d->embed_scale, &drop, call->output);
+    if (decoder_widens(d, d->table)) {
+        OPS_TRY(device_widen(d, d->table, e.table, ids, of.rows, of.width, at));
+        e.table = at, ids = NULL;
+    }
+    return device_of(m)->t->embed(m->o, &of, ids, e.table, places, e.positions, d->embed_scale, &drop, call->output);
 }
 
-/* Kernels add to the table, and store the positions that a batch has. */
-static tess_status clear_grads(const model *m, float *dtable, float *dposition) {
+/* Kernels add to the table's gradient, and store only the positions that a batch has. If documents share samples they
+ * add to the positions too. So the rest has to be zeroed. */
+static tess_status clear_grads(const model *m, float *dtable, float *dposition, int packed) {
     const decoder *d = m->own;
     int64_t positions = m->options.decoder.positions, behind = positions > d->time ? positions - d->time : 0;
+    if (m->stores_grads && dposition && packed)
+        OPS_TRY(m->o->t->zero(m->o, dposition, (uint64_t)(d->time * d->width) * sizeof *dposition));
     if (m->stores_grads && m->options.untied && dtable)
         OPS_TRY(m->o->t->zero(m->o, dtable, (uint64_t)(d->vocabulary * d->width) * sizeof *dtable));
     if (m->stores_grads && dposition && behind)
@@ -60,13 +88,20 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
     int32_t *ids = decoder_cut(&at, g->ids_bytes);
     void *room = decoder_cut(&at, device_has_dropout(m, call) ? g->row_bytes : 0);
     const void *dy;
+    int32_t *room_places = decoder_cut(&at, places_bytes(&g->d));
+    const int32_t *places = NULL;
     decoder_ends e = decoder_ends_of(&g->d, call, 0);
     ops_dropout drop = model__dropout(m, call, 0, m->options.dropout);
     if (!e.dtable && !e.dpositions)
         return TESS_OK;
+    OPS_TRY(e.dpositions ? device_places(m, call, room_places, &places) : TESS_OK);
     OPS_TRY(g->t->mask(m->o, &g->rows, &drop, call->grad_output, room, &dy));
     OPS_TRY(ids_of(m, call, 0, ids));
-    OPS_TRY(clear_grads(m, e.dtable, e.dpositions));
+    OPS_TRY(clear_grads(m, e.dtable, e.dpositions, places != NULL));
+    if (places) {
+        OPS_TRY(g->t->embed_backward(m->o, &g->rows, places, dy, 0, e.dpositions, NULL, 0, at));
+        e.dpositions = NULL;
+    }
     return g->t->embed_backward(m->o, &g->rows, ids, dy, g->d.embed_scale, e.dtable, e.dpositions, !m->stores_grads,
                                 at);
 }
@@ -81,13 +116,14 @@ typedef struct {
     const device_decoder *g;
     const tess_block_call *call;
     decoder_ends e;
-    void *dlogits;    /* of a chunk */
-    float *stats;     /* of the normalisation */
-    float *row_stats; /* of the logits; kept where the gradient is not */
-    float *logits;    /* of a chunk */
-    char *normal, *d; /* of all rows; d: the gradient of `normal` */
+    void *dlogits;    /* one chunk's gradient */
+    float *stats;     /* statistics of the normalisation */
+    float *row_stats; /* maxima and sums of the logits; kept if the gradient is not */
+    float *logits;    /* one chunk's */
+    char *normal, *d; /* both of all rows; d: the gradient of `normal` */
     int32_t *targets;
     void *losses;
+    void *wide; /* the matrix, if it is stored in another dtype */
     void *inner;
 } head;
 
@@ -96,6 +132,19 @@ static uint64_t logits_bytes(const device_decoder *g) {
 }
 static uint64_t dlogits_bytes(const model *m) {
     return device_of(m)->head_rows * device_of(m)->pitch * device_of(m)->d.elem;
+}
+
+static uint64_t wide_bytes(const decoder *d) {
+    return decoder_widens(d, d->table) ? decoder_bytes(d, d->vocabulary, d->width) : 0;
+}
+
+static tess_status widen_head(head *h) {
+    const decoder *d = &h->g->d;
+    const void *from = h->e.head;
+    if (!wide_bytes(d))
+        return TESS_OK;
+    h->e.head = h->wide;
+    return device_widen(d, d->table, from, NULL, (uint64_t)d->vocabulary, (uint64_t)d->width, h->wide);
 }
 
 static char *cut_kept(const model *m, head *h, char *kept) {
@@ -115,7 +164,7 @@ static head head_of(const model *m, const tess_block_call *call) {
     return h;
 }
 
-/* An evaluation keeps nothing, and has the normalisation's in scratch. */
+/* An evaluation keeps nothing, so the normalisation's statistics lie in scratch. */
 static head forward_head(const model *m, const tess_block_call *call, void *scratch) {
     const device_decoder *g = m->own;
     head h = head_of(m, call);
@@ -126,6 +175,7 @@ static head forward_head(const model *m, const tess_block_call *call, void *scra
     h.targets = decoder_cut(&at, g->ids_bytes);
     h.losses = decoder_cut(&at, m->o->t->cross_entropy_need(g->rows.rows));
     h.row_stats = decoder_cut(&at, g->stats_bytes);
+    h.wide = decoder_cut(&at, wide_bytes(&g->d));
     h.inner = at;
     if (call && call->saved)
         cut_kept(m, &h, call->saved);
@@ -142,6 +192,7 @@ static head backward_head(const model *m, const tess_block_call *call, void *scr
     h.logits = decoder_cut(&at, again ? logits_bytes(g) : 0);
     h.dlogits = decoder_cut(&at, again ? dlogits_bytes(m) : 0);
     h.targets = decoder_cut(&at, again ? g->ids_bytes : 0);
+    h.wide = decoder_cut(&at, wide_bytes(&g->d));
     h.inner = at;
     if (call)
         cut_kept(m, &h, call->saved);
@@ -155,7 +206,7 @@ static tess_status normalise(const head *h) {
     return h->g->t->norm(h->m->o, &n);
 }
 
-/* ---- a chunk: rows `first` … ----- */
+/* ---- a chunk: rows from `first` on ---- */
 static uint64_t rows_from(const device_decoder *g, uint64_t first) {
     return g->rows.rows - first < g->head_rows ? g->rows.rows - first : g->head_rows;
 }
@@ -190,7 +241,8 @@ static tess_status input_gradient(const head *h, uint64_t first) {
     return h->g->t->product(h->m->o, &f, h->inner);
 }
 
-/* The matrix of the embedding has a gradient of its own, behind this one; other chunks are added to the first. */
+/* Later chunks add to the first one's gradient. If the embedding shares the matrix, its own gradient is added later,
+ * so this one adds too. */
 static tess_status weight_gradient(const head *h, uint64_t first) {
     ops_factors f = { .rows = h->g->d.vocabulary, .columns = (int64_t)h->g->rows.width };
     f.depth = (int64_t)rows_from(h->g, first), f.a = h->dlogits, f.a_pitch = (int64_t)h->g->pitch, f.turn_a = 1;
@@ -231,6 +283,7 @@ static tess_status one_forward(const head *h) {
 static tess_status head_forward(void *user, const tess_block_call *call) {
     model *m = user;
     head h = forward_head(m, call, call->scratch);
+    OPS_TRY(widen_head(&h));
     OPS_TRY(normalise(&h));
     OPS_TRY(m->o->t->zero(m->o, call->output, m->desc.result_bytes));
     if (device_one_position(m, call))
@@ -264,6 +317,7 @@ static tess_status norm_backward(const head *h) {
 static tess_status head_backward(void *user, const tess_block_call *call) {
     model *m = user;
     head h = backward_head(m, call, call->scratch);
+    OPS_TRY(widen_head(&h));
     if (keeps_gradient(h.g)) {
         OPS_TRY(input_gradient(&h, 0));
         OPS_TRY(norm_backward(&h));
@@ -279,15 +333,15 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
 /* ---- building --------------------------------------------------------------------------------------- */
 void device_measure_embed(const decoder *d, model_block *b) {
     const device_decoder *g = device_of(d->m);
-    b->forward_scratch_bytes = g->ids_bytes;
-    b->backward_scratch_bytes =
-        g->ids_bytes + (d->m->options.dropout > 0 ? g->row_bytes : 0) + g->t->embed_backward_need(g->rows.rows);
+    b->forward_scratch_bytes = g->ids_bytes + places_bytes(d) + (decoder_widens(d, d->table) ? g->row_bytes : 0);
+    b->backward_scratch_bytes = g->ids_bytes + (d->m->options.dropout > 0 ? g->row_bytes : 0) + places_bytes(d) +
+                                g->t->embed_backward_need(g->rows.rows);
     b->forward = embed_forward;
     b->backward = embed_backward;
 }
 
-/* As many rows as fit into what a layer's backward takes in any case, whose memory a step's peak has; but at least
- * LEAST_ROWS. */
+/* Chooses as many rows as fit into the scratch that a layer's backward needs anyway, so that the head does not raise
+ * the step's peak. The least is LEAST_ROWS. */
 static void choose_rows(const model *m, uint64_t layer_scratch) {
     device_decoder *g = m->own;
     uint64_t row = g->pitch * (sizeof(float) + g->d.elem), fit = layer_scratch / row / 64 * 64;
@@ -296,7 +350,7 @@ static void choose_rows(const model *m, uint64_t layer_scratch) {
     g->head_rows = fit < g->rows.rows ? fit : g->rows.rows;
 }
 
-/* Workspace of the head's three products of a chunk, and what the sums over columns need. */
+/* Returns the workspace of the head's three products for a chunk, and of its sums over columns. */
 static ops_scratch need_head(const device_decoder *g) {
     int64_t rows = (int64_t)g->head_rows, vocabulary = g->d.vocabulary, width = (int64_t)g->rows.width;
     ops_scratch need;

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The operators of a layer on a device: decoder/decoder.h. */
+/* The operators of a layer on a device (decoder.h). */
 #include "device.h"
 
 /* ---- products -------------------------------------------------------------------------------------------- */
 enum { MOST_BESIDE = 3 };
-typedef struct { /* the same rows times each matrix; a row of the result has them in their order */
+typedef struct { /* products of the same rows with several matrices; a row of the result holds their results in this
+                    order */
     int32_t n, place[MOST_BESIDE];
     int64_t inputs, width[MOST_BESIDE], all;
-    int32_t bias[MOST_BESIDE]; /* places */
+    int32_t bias[MOST_BESIDE]; /* indices of parameters */
 } beside;
 
 static beside one(int32_t place, int64_t inputs, int64_t outputs, int32_t bias) {
     return (beside){ 1, { place }, inputs, { outputs }, outputs, { bias } };
 }
 
-/* Those of a half's normalised rows. */
+/* Returns the products of a half's normalised rows. */
 static beside first_of(const decoder *d, int half) {
     const beside qkv = { 3,
                          { DECODER_Q_W, DECODER_K_W, DECODER_V_W },
@@ -30,14 +31,16 @@ static beside first_of(const decoder *d, int half) {
     return decoder_has(d, DECODER_K_W) ? qkv : one(DECODER_Q_W, d->width, d->qkv_width, DECODER_Q_B);
 }
 
-/* The one that a half ends with. */
+/* Returns the last product of a half. */
 static beside last_of(const decoder *d, int half) {
     return half == DECODER_FEED ? one(DECODER_DOWN_W, d->hidden, d->width, -1)
                                 : one(DECODER_O_W, d->q_width, d->width, -1);
 }
 
-/* Matrices that lie behind each other, as they do in one unit without gaps, are one matrix. */
+/* Adjacent matrices count as one matrix. They are adjacent if they lie in one unit without gaps. */
 static beside as_few(const decoder *d, const beside *b, const void *const *at, uint64_t elem) {
+    if (decoder_widens(d, d->m->options.lora.matrices))
+        return *b;
     for (int32_t i = 1; i < b->n; i++) {
         const char *before = at[d->at[b->place[i - 1]]];
         if (!before || before + (uint64_t)(b->width[i - 1] * b->inputs) * elem != at[d->at[b->place[i]]])
@@ -46,7 +49,7 @@ static beside as_few(const decoder *d, const beside *b, const void *const *at, u
     return one(b->place[0], b->inputs, b->all, b->bias[0]);
 }
 
-/* Their biases, where they have any, are one vector. */
+/* Returns whether their biases, if any, are adjacent and so count as one vector. */
 static int is_one_bias(const decoder_chunk *c, const beside *b) {
     for (int32_t i = 1; i < b->n; i++) {
         const char *before = decoder_weight(c, b->bias[i - 1]), *bias = decoder_weight(c, b->bias[i]);
@@ -57,20 +60,44 @@ static int is_one_bias(const decoder_chunk *c, const beside *b) {
 }
 
 static tess_status multiply(const decoder_chunk *c, const ops_factors *f) {
-    return device_of(c->d->m)->t->product(c->d->m->o, f, c->z.inner);
+    return device_of(c->d->m)->t->product(c->d->m->o, f, device_workspace(c));
 }
 
-/* with: what follows the product and its bias, and whether it is added. */
+typedef tess_status (*adapting)(const decoder_chunk *, const device_adapted *);
+
+static int has_adapters(const decoder *d, const beside *b) {
+    int has = 0;
+    for (int32_t i = 0; i < b->n; i++)
+        has |= device_adapts(d, b->place[i]);
+    return has;
+}
+
+/* Calls `one` for each product. x is their common input or its gradient, y the first result or its gradient. */
+static tess_status adapt(const decoder_chunk *c, const beside *b, adapting one, const void *x, const void *y) {
+    for (int64_t i = 0, at = 0; i < b->n; at += b->width[i++]) {
+        device_adapted a = { b->place[i],
+                             (int64_t)device_rows_of(c->d->m, c->call).rows,
+                             b->inputs,
+                             b->width[i],
+                             b->all,
+                             x,
+                             decoder_at(c->d, y, at) };
+        OPS_TRY(one(c, &a));
+    }
+    return TESS_OK;
+}
+
+/* `with` says what follows the product and its bias, and whether the result is added. */
 static tess_status product(const decoder_chunk *c, beside of, const void *x, void *y, const ops_factors *with) {
     beside b = is_one_bias(c, &of) ? as_few(c->d, &of, c->call->params, c->d->elem) : of;
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = *with;
         f.rows = (int64_t)device_rows_of(c->d->m, c->call).rows, f.columns = b.width[i], f.depth = b.inputs, f.a = x;
-        f.b = decoder_weight(c, b.place[i]), f.turn_b = 1, f.y = decoder_at(c->d, y, at), f.y_pitch = b.all;
-        f.bias = decoder_weight(c, b.bias[i]);
+        f.turn_b = 1, f.y = decoder_at(c->d, y, at), f.y_pitch = b.all, f.bias = decoder_weight(c, b.bias[i]);
+        OPS_TRY(device_matrix(c, b.place[i], f.columns, f.depth, &f.b));
         OPS_TRY(multiply(c, &f));
     }
-    return TESS_OK;
+    return adapt(c, &of, device_adapt, x, y);
 }
 
 static tess_status input_gradient(const decoder_chunk *c, beside of, const void *dy, void *dx,
@@ -79,10 +106,11 @@ static tess_status input_gradient(const decoder_chunk *c, beside of, const void 
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = *with;
         f.rows = c->rows, f.columns = b.inputs, f.depth = b.width[i], f.a = decoder_at(c->d, dy, at), f.a_pitch = b.all;
-        f.b = decoder_weight(c, b.place[i]), f.y = dx, f.add = i > 0;
+        f.y = dx, f.add = i > 0;
+        OPS_TRY(device_matrix(c, b.place[i], f.depth, f.columns, &f.b));
         OPS_TRY(multiply(c, &f));
     }
-    return TESS_OK;
+    return adapt(c, &of, device_adapt_input, dx, dy);
 }
 
 static tess_status weight_gradient(const decoder_chunk *c, beside of, const void *x, const void *dy) {
@@ -93,7 +121,7 @@ static tess_status weight_gradient(const decoder_chunk *c, beside of, const void
         f.add = !c->d->m->stores_grads;
         OPS_TRY(f.y ? multiply(c, &f) : TESS_OK);
     }
-    return TESS_OK;
+    return adapt(c, &of, device_adapt_weights, x, dy);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------- */
@@ -113,28 +141,31 @@ static ops_norm norm_of(const decoder_chunk *c, int half) {
     return n;
 }
 
-/* The second normalisation is made where its input is. */
+/* join_attention computes the second normalisation together with its input. */
 static tess_status normalise(decoder_chunk *c, int half) {
     ops_norm n = norm_of(c, half);
     return half == DECODER_FEED ? TESS_OK : device_of(c->d->m)->t->norm(c->d->m->o, &n);
 }
 
-/* The place that the first products of the feed-forward half are written to. */
+/* Returns the place of the feed-forward half's first products. */
 static void *feed_of(const decoder_chunk *c) {
     return c->d->gated ? c->k.gate : c->k.up;
 }
 
-/* GELU is taken with the product, and kept is what it was taken of. */
+/* The product applies GELU itself, and keeps GELU's input for backward. */
 static tess_status project(decoder_chunk *c, int half) {
     const decoder *d = c->d;
-    int is_feed = half == DECODER_FEED, gelu = is_feed && !d->gated;
-    ops_factors with = { .gelu = gelu };
-    with.before = gelu && c->call->saved ? c->k.up : NULL;
-    void *y = gelu ? c->z.wide : is_feed ? feed_of(c) : device_view_of(c->l, c->call, c->k.qkv).rows;
-    return product(c, first_of(d, half), c->z.normal, y, &with);
+    beside of = first_of(d, half);
+    int is_feed = half == DECODER_FEED, gelu = is_feed && !d->gated, apart = gelu && has_adapters(d, &of);
+    ops_factors with = { .gelu = gelu && !apart };
+    with.before = with.gelu && c->call->saved ? c->k.up : NULL;
+    void *y = with.gelu ? c->z.wide : is_feed ? feed_of(c) : device_view_of(c->l, c->call, c->k.qkv).rows;
+    OPS_TRY(product(c, of, c->z.normal, y, &with));
+    uint64_t elems = device_rows_of(d->m, c->call).rows * (uint64_t)d->hidden;
+    return apart ? device_of(d->m)->t->gelu(d->m->o, y, c->z.wide, elems) : TESS_OK;
 }
 
-/* Queries and keys turn by their positions; `back`: their gradients. */
+/* Describes the turning of queries and keys by their positions; with `back` it turns their gradients back. */
 static ops_rotation rotation_of(const decoder_chunk *c, void *qkv, int32_t back) {
     const decoder *d = c->d;
     ops_rotation r = { .of = device_rows_of(d->m, c->call), .x = qkv, .first = device_first_position(d->m, c->call) };
@@ -145,7 +176,7 @@ static ops_rotation rotation_of(const decoder_chunk *c, void *qkv, int32_t back)
     return r;
 }
 
-/* The normalisation of queries and keys; backward has their gradients in the place of qkv. */
+/* Describes the normalisation of queries and keys; in backward their gradients are in qkv's place. */
 static ops_head_norm heads_of(const decoder_chunk *c, void *qkv) {
     const decoder *d = c->d;
     ops_head_norm n = { .of = device_rows_of(d->m, c->call), .x = qkv, .kept = c->k.heads, .stats = c->k.head_stats };
@@ -166,6 +197,16 @@ static tess_status normalise_after(const decoder_chunk *c, int half) {
     return device_of(d->m)->t->norm(d->m->o, &n);
 }
 
+/* Returns attention's scratch. If documents share samples the rows' places lie before it. */
+static tess_status attention_scratch(const decoder_chunk *c, device_view *v, void **out) {
+    const model *m = c->d->m;
+    char *at = c->z.inner;
+    if (m->options.packs)
+        OPS_TRY(device_places(m, c->call, decoder_cut(&at, device_of(m)->ids_bytes), &v->shape.places));
+    *out = at;
+    return TESS_OK;
+}
+
 static tess_status attend(decoder_chunk *c) {
     const device_decoder *g = device_of(c->d->m);
     device_view v = device_view_of(c->l, c->call, c->k.qkv);
@@ -173,10 +214,12 @@ static tess_status attend(decoder_chunk *c) {
     ops_head_norm heads = heads_of(c, v.rows);
     OPS_TRY(c->d->head_norms ? g->t->head_norm(c->d->m->o, &heads) : TESS_OK);
     OPS_TRY(c->d->rotary ? g->t->rotate(c->d->m->o, &turn) : TESS_OK);
-    return g->t->attention(c->d->m->o, &v.shape, v.all, c->k.attended, c->k.lse, c->z.inner);
+    void *scratch;
+    OPS_TRY(attention_scratch(c, &v, &scratch));
+    return g->t->attention(c->d->m->o, &v.shape, v.all, c->k.attended, c->k.lse, scratch);
 }
 
-/* With the second normalisation, from whose sum the last product of the layer begins. */
+/* The same launch computes the second normalisation, and the sum to which the layer's last product adds. */
 static tess_status join_attention(const decoder_chunk *c) {
     const decoder *d = c->d;
     const model *m = d->m;
@@ -187,7 +230,7 @@ static tess_status join_attention(const decoder_chunk *c) {
                     &(ops_factors){ 0 }));
     OPS_TRY(d->after_norms ? normalise_after(c, DECODER_ATTENTION) : TESS_OK);
     n.add = c->z.normal, n.add_bias = decoder_weight(c, DECODER_O_B), n.sum = c->k.middle, n.drop = &drop;
-    /* what the last product adds to */
+    /* the last product adds to this */
     n.next = device_has_dropout(m, c->call) || d->after_norms ? NULL : c->call->output;
     n.next_bias = decoder_weight(c, DECODER_DOWN_B);
     return device_of(m)->t->norm(m->o, &n);
@@ -223,7 +266,7 @@ static tess_status activate(decoder_chunk *c) {
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------- */
-/* Gradients that the sums over columns need stay to the end. */
+/* Gradients that the sums over columns read are kept until the layer ends. */
 static decoder_rooms rooms_at(const decoder *d, char **at) {
     const device_decoder *g = device_of(d->m);
     int dropout = d->m->options.dropout > 0 || d->after_norms;
@@ -252,7 +295,7 @@ static uint64_t backward_need(const decoder *d, int part) {
     return (uint64_t)(uintptr_t)at + device_of(d->m)->inner.backward_bytes;
 }
 
-/* dx: of what a half adds, from that of its normalised. */
+/* dx: the gradient of a half's result before its normalisation; dy: after it. */
 static tess_status after_backward(const decoder_chunk *c, int half, const void *dy, void *dx) {
     const decoder *d = c->d;
     int is_feed = half == DECODER_FEED;
@@ -262,7 +305,7 @@ static tess_status after_backward(const decoder_chunk *c, int half, const void *
     return device_of(d->m)->t->norm_backward(d->m->o, &n);
 }
 
-/* The activation's result is made again beside the gradient of what it was taken of. */
+/* The launch that computes the gradient of the activation's input also computes its result again. */
 static tess_status activate_backward(decoder_chunk *c) {
     const decoder *d = c->d;
     const model *m = d->m;
@@ -276,9 +319,12 @@ static tess_status activate_backward(decoder_chunk *c) {
         z->dy = z->masked2;
     }
     ops_factors with = { 0 };
-    if (!d->gated)
+    int apart = has_adapters(d, &down);
+    if (!d->gated && !apart)
         with.through = c->k.up, with.again = z->wide;
     OPS_TRY(input_gradient(c, down, z->dy, d->gated ? z->wide : z->dfeed, &with));
+    if (!d->gated && apart)
+        OPS_TRY(g->t->gelu_backward(m->o, c->k.up, z->dfeed, z->dfeed, z->wide, g->rows.rows * (uint64_t)d->hidden));
     if (d->gated)
         OPS_TRY(g->t->swiglu_backward(m->o, c->k.gate, z->wide, z->dfeed, z->wide, g->rows.rows, (uint64_t)d->hidden,
                                       d->gelu));
@@ -295,8 +341,10 @@ static tess_status attend_backward(decoder_chunk *c) {
     ops_rotation back = rotation_of(c, z->wide, 1);
     OPS_TRY(weight_gradient(c, out, c->k.attended, z->dattention));
     OPS_TRY(input_gradient(c, out, z->dattention, z->d2, &(ops_factors){ 0 }));
+    void *scratch;
+    OPS_TRY(attention_scratch(c, &v, &scratch));
     OPS_TRY(g->t->attention_backward(m->o, &v.shape, c->k.qkv, c->k.attended, c->k.lse, z->d2, z->wide,
-                                     d->rotary ? &back : NULL, z->inner));
+                                     d->rotary ? &back : NULL, scratch));
     ops_head_norm heads = heads_of(c, z->wide);
     if (!d->head_norms)
         return TESS_OK;
@@ -312,7 +360,7 @@ static ops_norm_backward norm_backward_of(const decoder_chunk *c, int half) {
     return n;
 }
 
-/* To the rows between the halves. */
+/* Computes the gradient of the rows between the halves. */
 static tess_status norm2_backward(decoder_chunk *c) {
     const model *m = c->d->m;
     decoder_rooms *z = &c->z;
@@ -328,7 +376,7 @@ static tess_status norm2_backward(decoder_chunk *c) {
     return after_backward(c, DECODER_ATTENTION, z->dmiddle, z->masked1);
 }
 
-/* To the layer's input, and beside it the sums over columns of the whole layer. */
+/* Computes the gradient of the layer's input, and in the same launch the sums over columns of the whole layer. */
 static tess_status norm1_backward(decoder_chunk *c) {
     const decoder *d = c->d;
     const device_decoder *g = device_of(d->m);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* One token at a time on a device, as decoder/decoder_sequence.c has it on the CPU. A pass computes one row of all but
- * attention, which is that of a sample as long as what is there: queries are kept beside keys and values, and only the
- * last row of what comes out is used. */
+/* Generates one token at a time on a device, as decoder_sequence.c does on the CPU. All operators but attention
+ * compute one row. Attention computes a sample of all positions so far. So queries are saved beside keys and values,
+ * and only the last row of the result is used. */
 #include "device.h"
 
-/* ---- making ------------------------------------------------------------------------------------------- */
+/* ---- create and destroy ----------------------------------------------------------------------------------- */
 tess_status device_sequence_begin(model *m, uint64_t *bytes) {
     device_decoder *g = m->own;
     void *past = g->past;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Loading and opening: with host tables and error structs of other sizes, again and again, and when services fail. */
+/* Checks of loading and opening: host tables and error structs of other sizes, many opens, and host services that
+ * fail. */
 #include <dlfcn.h>
 #include <malloc.h>
 #include <signal.h>
@@ -90,7 +91,7 @@ static void options_are_good(check *c, const tess_option_spec *list, uint32_t n)
     check_note(c, "%u options", n);
 }
 
-/* The declarations of the section ".tessera.options", before anything runs. */
+/* The section ".tessera.options" is read before any code of the plugin runs. */
 static void options_declared(check *c) {
     char reason[PLUGIN_REASON_BYTES] = "";
     tess_option_spec *list = NULL;
@@ -106,7 +107,7 @@ static void options_declared(check *c) {
     free(list);
 }
 
-/* Opens with `host`, and closes again. */
+/* Opens the plugin with `host` and closes it again. */
 static void open_with(check *c, const tess_host *host, const char *what) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
     const void *ops = NULL;
@@ -132,7 +133,7 @@ static void shorter_host(check *c) {
     open_with(c, host, "a short host table");
 }
 
-/* Behind what struct_size says lies what looks like slots and is none. */
+/* Garbage that resembles slots lies behind the end that struct_size gives. The plugin must not read it. */
 static void poisoned_host(check *c) {
     struct {
         tess_host host;
@@ -157,7 +158,7 @@ static void longer_host(check *c) {
     open_with(c, &table->host, "a longer host table");
 }
 
-/* A kind it does not offer: a status, and an error struct filled as far as it goes. */
+/* For a kind that it does not offer, open must return a failure and fill the error struct up to its size. */
 static void unknown_kind(check *c) {
     const void *ops = (const void *)1;
     void *ctx = (void *)2;
@@ -220,7 +221,7 @@ static void repeated_open(check *c) {
                    e.message);
         check_that(c, ops[i] == ops[0] || ((const check_any_ops *)ops[i])->struct_size > 0, "no table");
     }
-    for (int i = 0; i < TIMES; i++) { /* not the last first */
+    for (int i = 0; i < TIMES; i++) { /* in order of opening, so that the last is not closed first */
         c->ops = ops[i];
         c->ctx = ctx[i];
         check_close(c);
@@ -228,15 +229,15 @@ static void repeated_open(check *c) {
     check_open(c);
 }
 
-/* Bytes that malloc has given out; 0 where the library does not count (sanitizers). */
+/* Returns the bytes that malloc has given out, or 0 if the library does not count them (sanitizers). */
 static size_t allocated(void) {
     const struct mallinfo2 m = mallinfo2();
     return m.uordblks + m.hblkhd;
 }
 
-/* Memory that grows with every open and close is lost. */
+/* Repeats open and close, because a leak grows with every round. */
 static void nothing_left_behind(check *c) {
-    enum { LEFT_BYTES = 64 << 10 }; /* less is a library's own cache */
+    enum { LEFT_BYTES = 64 << 10 }; /* smaller growth may be a library's cache */
     check_open(c);
     check_close(c);
     int threads = check_threads(), files = check_files();
@@ -276,7 +277,7 @@ static void failing_services(check *c) {
     c->ctx = ctx;
 }
 
-/* Whatever stands behind the colon, it is a message or an open plugin. */
+/* Any text behind the colon must give either an open plugin or a message. */
 static void odd_arguments(check *c) {
     static char endless[70000];
     memset(endless, 'x', sizeof endless - 1);

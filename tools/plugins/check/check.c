@@ -42,7 +42,7 @@ static int bad_usage(const char *what, const char *word) {
     return TOOL_USAGE;
 }
 
-/* "--only X" or "--only=X": the value, or null; *i moves on. */
+/* Returns the value of "--only X" or "--only=X", or null. It moves *i past the value. */
 static const char *value_of(const char *name, int argc, char **argv, int *i) {
     size_t n = strlen(name);
     if (strncmp(argv[*i], name, n) != 0)
@@ -93,7 +93,7 @@ typedef struct {
     check_target *out;
     const char *name;
     size_t chars;
-    uint32_t kind; /* of the first found; a later one of the same kind is hidden by it */
+    uint32_t kind; /* kind of the first plugin found; it hides later ones of that kind */
     int clash;
 } plugin_choice;
 
@@ -131,7 +131,7 @@ static int find_by_name(plugin_choice *s) {
     return TOOL_CONFIG;
 }
 
-/* Finds ":ARGS" as the loader does: after ".so" or the name. */
+/* Finds ":ARGS" where the loader does, after ".so" or after the name. */
 static const char *args_of(const char *target) {
     const char *slash = strrchr(target, '/'), *colon = strstr(target, ".so:");
     if (colon)
@@ -183,7 +183,7 @@ static int matches(const request *r, const char *suite, const char *test) {
     return yes;
 }
 
-/* A suite of any kind runs once for each of the plugin's. */
+/* A suite for any kind runs once for each kind of the plugin. */
 static int applies(const check_target *t, const check_suite *s, uint32_t kind) {
     return (t->kinds >> kind & 1) && (!s->kind || s->kind == kind) && (*t->path || !s->needs_file);
 }
@@ -202,7 +202,7 @@ typedef struct {
     check_report report;
     int64_t limit_ns;
     int no_skip;
-    const char *launch, *broken; /* the essential check that failed */
+    const char *launch, *broken; /* broken: the essential check that failed, or null */
 } session;
 
 static void count_one(void *user, uint32_t kind, const check_suite *s, const check_case *k) {

@@ -4,9 +4,9 @@
 #include "comm_reference.h"
 #include "suites.h"
 
-static comm_rank the_rank; /* one per process */
+static comm_rank the_rank; /* one rank per process */
 
-/* The most backend_bytes of any operation, of few elements and of many. */
+/* Asks `need` about every operation, for few and many elements, and notes the largest backend_bytes. */
 static void comm_ask_stated(comm_rank *r) {
     tess_plan_env env = { .struct_size = sizeof env, .mem = TESS_MEM_HOST, .nranks = r->nranks, .in_flight = 1 };
     for (uint32_t op = TESS_ALL_GATHER; op <= TESS_BARRIER; op++)
@@ -94,7 +94,7 @@ tess_status comm_init(comm_rank *r, const char *group, int64_t timeout_ns, tess_
     return s;
 }
 
-/* A backend may serve small worlds only, or none but its own. */
+/* Skips the check if the plugin offers nothing for this number of ranks. A backend may serve only small worlds. */
 void comm_must_serve(comm_rank *r) {
     for (uint32_t op = TESS_ALL_GATHER; op <= TESS_BARRIER; op++)
         if (comm_offers(r, op, comm_word()) || comm_offers(r, op, TESS_F32))
@@ -108,7 +108,7 @@ void comm_join(comm_rank *r) {
     tess_status s = comm_init(r, "world", CHECK_LONG_NS, &r->comm, &e);
     check_that(r->c, s == TESS_OK, "init gave %s: %s", check_status(s), e.message);
     check_that(r->c, r->comm, "init gave no communicator");
-    check_meet(r->c); /* init is no barrier: a rank that is through and leaves at once may end its peers' init */
+    check_meet(r->c); /* init is no barrier, so a rank that left at once could fail its peers' init */
 }
 
 tess_status comm_finalize(comm_rank *r, tess_comm *comm, tess_error *e) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* TESS_COMM_APART: a communicator and one that is split off it, of the same ranks, work beside each other. Rank 1 comes
- * to a gather of the second later than the others, which then go on with the first. A backend on a GPU may rely on one
- * order of posts on all ranks. So rank 1 posts there too, behind a stream that waits for a gather of ranks 1 and 2
- * alone. */
+/* Checks of TESS_COMM_APART: a communicator and a split of it with the same ranks work beside each other. Rank 1 enters
+ * a gather of the second later, while the others go on with the first. A backend on a GPU may need one order of posts
+ * on all ranks. There rank 1 posts too, on a stream that waits for a gather of ranks 1 and 2. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,15 +14,15 @@ enum { FIRST, SECOND, BYTES = 3000, LATE = 1, LETS_GO = 2 };
 
 typedef struct {
     comm_rank *r;
-    const tess_comm_ops *ops; /* the plugin's own */
+    const tess_comm_ops *ops; /* the plugin's own table */
     uint32_t mem;
-    uint64_t all; /* bytes that a gather gives */
+    uint64_t all; /* bytes of a gather's result */
     tess_comm *comm[2];
     tess_buffer in[2], out[2];
-    void *reg[2]; /* of out */
+    void *reg[2]; /* registrations of `out` */
     tess_request *request[2];
     unsigned char rounds[2];
-    tess_comm *pair; /* of ranks LATE and LETS_GO, on a device */
+    tess_comm *pair; /* communicator of ranks LATE and LETS_GO, on a device only */
     tess_buffer pair_in, pair_out;
     tess_stream held;
 } apart;
@@ -111,7 +110,7 @@ static void must_hold(const apart *x, int which) {
     free(host);
 }
 
-/* `while_what`: how things stand, for the message. */
+/* Waits for the gather and checks its result. `while_what` completes the message. */
 static void end(apart *x, int which, const char *while_what) {
     tess_error e = { .struct_size = sizeof e };
     check_doing(x->r->c, "wait");
@@ -125,7 +124,7 @@ static void end(apart *x, int which, const char *while_what) {
 
 /* ---- one that is held up ---- */
 
-/* On the device of rank LATE everything in `held` waits for both ranks of the pair. */
+/* Makes the stream `held` of rank LATE wait for a gather of the pair, which LETS_GO has not posted yet. */
 static void hold_up(apart *x) {
     tess_error e = { .struct_size = sizeof e };
     tess_request *request;
@@ -136,7 +135,7 @@ static void hold_up(apart *x) {
     check_that(x->r->c, s == TESS_OK, "post on a pair of ranks gave %s: %s", check_status(s), e.message);
     s = x->ops->wait_stream(request, &x->held, &e);
     check_that(x->r->c, s == TESS_OK, "wait_stream gave %s: %s", check_status(s), e.message);
-    x->request[FIRST] = request; /* until let_go */
+    x->request[FIRST] = request; /* let_go waits for it */
 }
 
 static void let_go(apart *x, tess_request *of_late) {
@@ -153,8 +152,8 @@ static void let_go(apart *x, tess_request *of_late) {
     x->ops->request_free(request);
 }
 
-/* All ranks but LATE enter a gather of the second communicator, while all continue with the first. Returns the request
- * that it holds. */
+/* All ranks but LATE enter a gather of the second communicator while all go on with the first. Returns the request that
+ * holds LATE back. */
 static tess_request *go_on_beside(apart *x) {
     int on_device = x->mem != TESS_MEM_HOST, late = x->r->rank == LATE;
     tess_error e = { .struct_size = sizeof e };
@@ -268,7 +267,7 @@ static void apart_aborts(check *self) {
     tess_request *holds = go_on_beside(&x);
     check_doing(self, "abort");
     x.ops->abort(x.comm[SECOND], TESS_E_ABORTED);
-    check_meet(self); /* a gather may end while one that it needs has not been aborted */
+    check_meet(self); /* all ranks must abort before let_go, or the gather may still succeed */
     let_go(&x, holds);
     if (x.request[SECOND]) {
         tess_status s = x.ops->wait(x.request[SECOND], PATIENCE_NS, &e);
@@ -285,7 +284,7 @@ static void apart_aborts(check *self) {
     finish(&x);
 }
 
-/* Memory is registered with each of the two, and given back by one while the other goes on. */
+/* Registers memory with both communicators. One of them then unregisters it while the other works. */
 static void apart_registers(check *self) {
     apart x;
     tess_error e = { .struct_size = sizeof e };

@@ -43,7 +43,7 @@ static void ended(comm_rank *r, tess_request *request) {
     r->ops->request_free(request);
 }
 
-/* Gathers one number from each rank of `comm` and compares: rank i of it said base + step * i. */
+/* Gathers one number from each rank of `comm`. Rank i must have sent base + step * i. */
 static void check_gather(comm_rank *r, tess_comm *comm, int n, int self, int base, int step, uint64_t tag) {
     int32_t all[16], mine = base + step * self;
     tess_collective c = gather_of(&mine, all, 1, tag);
@@ -57,7 +57,7 @@ static void describes_itself(check *self) {
     comm_rank *r = comm_open(self);
     check_that(r->c, r->caps.wire_id[0] && memchr(r->caps.wire_id, 0, sizeof r->caps.wire_id), "no wire id");
     check_that(r->c, r->caps.op_mask && r->caps.dtype_mask && r->caps.mem_mask, "claims nothing");
-    /* A shorter out struct is written no further than its size. */
+    /* The plugin must not write past the size of a shorter out struct. */
     tess_comm_caps cut;
     memset(&cut, 0x5a, sizeof cut);
     cut.struct_size = 12;
@@ -82,7 +82,7 @@ static void describes_itself(check *self) {
                r->caps.dtype_mask, r->caps.mem_mask);
 }
 
-/* Posts more requests than any pool holds, and waits for the last one first. */
+/* Posts more requests than a backend's pool may hold, and waits for the last one first. */
 static void many_outstanding(check *self) {
     comm_rank *r = comm_open(self);
     enum { MANY = 200 };
@@ -104,7 +104,8 @@ static void many_outstanding(check *self) {
     comm_leave(r);
 }
 
-/* One request for several collectives; the array is walked by the first element's struct_size. */
+/* A batch gives one request for several collectives. A newer core's array has longer elements, so struct_size gives the
+ * step. */
 static void batch(check *self) {
     comm_rank *r = comm_open(self);
     comm_must_claim(r, TESS_COMM_BATCH, "TESS_COMM_BATCH");
@@ -127,7 +128,7 @@ static void batch(check *self) {
     comm_leave(r);
 }
 
-/* A collective of a batch sends what one before it receives: the end of a block, then a whole block. */
+/* A collective of a batch sends the result of an earlier one: first the end of a block, then a whole block. */
 static void batch_in_order(check *self) {
     enum { RANKS = 3, ELEMS = 16 << 10, FEW = 3 };
     static int32_t own[ELEMS], all[RANKS * ELEMS], few[RANKS * FEW], again[RANKS * ELEMS];
@@ -168,7 +169,7 @@ static tess_comm *part(comm_rank *r, tess_comm *of, int color, int key, const ch
 
 static void leave(comm_rank *r, tess_comm *comm) {
     tess_error e = { .struct_size = sizeof e };
-    if (TESS_CAN(tess_comm_ops, r->ops, finalize)) { /* its ranks are not all ranks */
+    if (TESS_CAN(tess_comm_ops, r->ops, finalize)) { /* finalize's substitute waits for all ranks */
         tess_status s = comm_finalize(r, comm, &e);
         check_that(r->c, s == TESS_OK, "finalize gave %s: %s", check_status(s), e.message);
     }
@@ -179,13 +180,13 @@ static void split(check *self) {
     comm_rank *r = comm_open(self);
     comm_must_claim(r, TESS_COMM_SPLIT, "TESS_COMM_SPLIT");
     comm_join(r);
-    /* Rank 4 stays out; the others form even and odd, in descending order of their rank. */
+    /* Rank 4 stays out. The even and the odd ranks form one part each, in descending order. */
     int color = r->rank == 4 ? -1 : r->rank % 2;
     tess_comm *child = part(r, r->comm, color, -r->rank, "halves");
     check_that(r->c, (child == NULL) == (color < 0), "colour %d gave %p", color, (void *)child);
     if (child) {
         check_gather(r, child, 2, r->rank < 2 ? 1 : 0, 2 + color, -2, 7);
-        /* The whole and the part run side by side, and a part is split again. */
+        /* The parent and the part are used in turn, and the part is split again. */
         tess_comm *alone = part(r, child, r->rank, 0, "single");
         check_gather(r, alone, 1, 0, r->rank, 0, 8);
         leave(r, alone);
@@ -209,7 +210,7 @@ static void *gather_often(void *arg) {
     return NULL;
 }
 
-/* Two communicators of the same ranks, each from a thread of its own. */
+/* Two threads use two communicators of the same ranks at once. */
 static void two_threads(check *self) {
     comm_rank *r = comm_open(self);
     comm_must_claim(r, TESS_COMM_THREAD_MULTIPLE, "TESS_COMM_THREAD_MULTIPLE");
@@ -259,7 +260,7 @@ static void must_refuse(comm_rank *r, const char *what, tess_collective c, tess_
     check_that(r->c, !request && e.code == s && e.message[0], "%s: no message, or a request", what);
 }
 
-/* A call that is "never in place" refuses every overlap; a short error struct is filled as far as it goes. */
+/* Operations that are never in place must refuse overlapping buffers. */
 static void never_in_place(comm_rank *r, int32_t *send) {
     static const uint32_t ops[] = { TESS_REDUCE_SCATTER, TESS_ALL_TO_ALL };
     for (int i = 0; i < 2; i++) {
@@ -329,11 +330,11 @@ static void bad_calls(check *self) {
     if ((r->caps.op_mask >> TESS_ALL_REDUCE & 1) && comm_word() == TESS_I32)
         must_refuse(r, "a scale on integers", c, TESS_E_INVALID);
     bad_scratch(r, send, recv);
-    check_gather(r, r->comm, r->nranks, r->rank, 5, 1, 2); /* still in order */
+    check_gather(r, r->comm, r->nranks, r->rank, 5, 1, 2); /* the refused calls have not disturbed the order */
     comm_leave(r);
 }
 
-/* No slot leaves the thread's signal mask or floating-point mode changed, and no signal reaches the process. */
+/* No slot may change the thread's signal mask or floating-point mode, and no signal may reach the process. */
 static void thread_untouched(check *self) {
     comm_rank *r = comm_open(self);
     sigset_t before = { 0 }, after = { 0 };
@@ -359,14 +360,14 @@ static void thread_untouched(check *self) {
     comm_leave(r);
     check_that(r->c, fegetround() == FE_TOWARDZERO, "rounding mode changed");
     fesetround(FE_TONEAREST);
-    /* (1 + 1) * (1 + 2^-23) is exact; 1 + 1 + 2^-24 rounds to 2 in the default mode that sums are made in. */
+    /* (1 + 1) * (1 + 2^-23) is exact. The default rounding mode, which sums use, rounds 1 + 1 + 2^-24 to 2. */
     check_that(r->c, sum == 0x1.000002p1f, "the sum is %a", (double)sum);
     pthread_sigmask(SIG_SETMASK, NULL, &after);
     check_that(r->c, memcmp(&before, &after, sizeof before) == 0, "signal mask changed");
 }
 
-/* Ranks arrive at finalize and leave at different times; nobody loses a message or takes a leaving rank for a lost one.
- */
+/* Ranks arrive at finalize and leave at different times. No message may be lost, and no leaving rank may count as
+ * lost. */
 static void uneven_leaving(check *self) {
     comm_rank *r = comm_open(self);
     comm_must_offer(r, TESS_ALL_GATHER, comm_word());
@@ -382,8 +383,8 @@ static void uneven_leaving(check *self) {
     }
 }
 
-/* need of every operation and dtype: the same answer whatever the pointers and however often; out structs are written
- * as far as they go. */
+/* `need` must give the same answer for any pointers, however often it is asked. It must not write past the size of an
+ * out struct. */
 static void purity(check *self) {
     comm_rank *r = comm_open(self);
     for (uint32_t op = TESS_ALL_GATHER; op <= TESS_BARRIER; op++)
@@ -414,7 +415,7 @@ static void purity(check *self) {
             }
 }
 
-/* A newer core's config is longer. */
+/* A newer core passes a longer config. */
 static void longer_config(check *self) {
     comm_rank *r = comm_open(self);
     struct {
@@ -438,7 +439,7 @@ static void longer_config(check *self) {
     comm_leave(r);
 }
 
-/* Threads and files of a communicator end with destroy. */
+/* After destroy no thread or file of a communicator may remain. */
 static void nothing_left_behind(check *self) {
     comm_rank *r = comm_open(self);
     int threads = 0, files = 0;
@@ -449,7 +450,7 @@ static void nothing_left_behind(check *self) {
         group[4] = (char)('0' + round);
         tess_status s = comm_init(r, group, CHECK_LONG_NS, &r->comm, &e);
         check_that(self, s == TESS_OK, "init gave %s: %s", check_status(s), e.message);
-        if (r->nranks > 1) /* ranks that have talked to each other have connections to close */
+        if (r->nranks > 1) /* ranks have connections to close only after they have used them */
             check_gather(r, r->comm, r->nranks, r->rank, 5, 1, 2);
         comm_leave(r);
         for (int tries = 0; tries < 1000 && round && (check_threads() > threads || check_files() > files); tries++)

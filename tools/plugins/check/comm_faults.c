@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Ranks that disagree, abort, come late, or die. In every case every rank gets an error, soon. */
+/* Checks of ranks that disagree, abort, come late, or die. Every rank must get an error soon. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -26,13 +26,13 @@ static tess_collective call_of(uint32_t op, uint64_t count, uint64_t tag) {
                               .tag = tag };
 }
 
-/* 4 MiB from each rank, or as much as the plugin takes at once. */
+/* Returns 4 MiB for each rank, or the most that the plugin takes at once. */
 static uint64_t large_count(const comm_rank *r) {
     uint64_t most = r->caps.max_bytes / sizeof(int32_t) / (uint64_t)r->nranks;
     return r->caps.max_bytes && most < 1 << 20 ? most : 1 << 20;
 }
 
-/* Posts and waits; the status of whichever fails first. */
+/* Posts and waits. Returns the first failure of the two. */
 static tess_status one(comm_rank *r, const tess_collective *c, tess_error *e) {
     tess_request *request;
     e->struct_size = sizeof *e;
@@ -58,8 +58,8 @@ static void init_group(comm_rank *r) {
     check_that(r->c, s == TESS_OK, "init gave %s: %s", check_status(s), e.message);
 }
 
-/* A backend that can compares what ranks post; one that cannot moves other bytes without a word. Here the ranks differ
- * in the tag alone, which hurts nobody. */
+/* Skips the check if the backend does not compare the ranks' calls, because it would then move wrong bytes silently.
+ * The ranks differ here in the tag alone, which is harmless. */
 static void must_compare(comm_rank *r) {
     tess_error e = { .struct_size = sizeof e };
     tess_collective c = call_of(TESS_ALL_GATHER, 10, r->rank == r->nranks - 1 ? 6 : 5);
@@ -71,7 +71,8 @@ static void must_compare(comm_rank *r) {
     r->ops->destroy(r->comm);
 }
 
-/* Rank nranks-1 deviates from the others in one thing. All must see it, and name a rank that is not theirs. */
+/* The last rank deviates from the others in one thing. All ranks must detect it and name a rank that differs from
+ * them. */
 static void disagree(comm_rank *r, const char *what, tess_collective usual, tess_collective odd) {
     tess_error e = { .struct_size = sizeof e };
     int odd_one = r->rank == r->nranks - 1;
@@ -102,7 +103,7 @@ static void mismatches(check *self) {
     disagree(r, "the operation", usual, odd);
     odd = usual, odd.count = 1001;
     disagree(r, "the count", usual, odd);
-    odd = usual, odd.count = 100001; /* another way of sending */
+    odd = usual, odd.count = 100001; /* takes another path of sending */
     disagree(r, "the count", usual, odd);
     odd = large, odd.count = 99999;
     disagree(r, "the count", large, odd);
@@ -120,7 +121,7 @@ static void mismatches(check *self) {
     disagree(r, "the root", call_of(TESS_BROADCAST, 1000, 5), odd);
 }
 
-/* One rank leaves while the others still communicate. */
+/* One rank calls finalize while the others still communicate. */
 static void finalize_against_post(check *self) {
     comm_rank *r = comm_open(self);
     if (!TESS_CAN(tess_comm_ops, r->ops, finalize))
@@ -145,20 +146,20 @@ static void *abort_later(void *arg) {
     check_sleep_ms(t->after_ms);
     t->at_ns = check_now_ns();
     t->r->ops->abort(t->r->comm, TESS_E_ABORTED);
-    t->r->ops->abort(t->r->comm, TESS_E_PEER); /* repeatable; the first reason stays */
+    t->r->ops->abort(t->r->comm, TESS_E_PEER); /* may be repeated; the first reason stays */
     check_doing(t->r->c, "wait, after abort");
     check_flag_set(t->r->c, 1, 1);
     return NULL;
 }
 
-/* Rank 1 never joins the collective: the others wait in it with more requests behind, until another thread aborts. */
+/* Rank 1 never joins the collective. The others wait for it with more requests queued, until another thread aborts. */
 static void abort_while_waiting(check *self) {
     comm_rank *r = comm_open(self);
     comm_must_claim(r, TESS_COMM_ABORT, "TESS_COMM_ABORT");
     comm_join(r);
     if (r->rank == 1) {
         check_flag_wait(r->c, 0, r->nranks - 1);
-        r->ops->abort(r->comm, TESS_E_PEER); /* does what the core does on every rank */
+        r->ops->abort(r->comm, TESS_E_PEER); /* the core too calls abort on every rank */
         r->ops->destroy(r->comm);
         return;
     }
@@ -167,7 +168,8 @@ static void abort_while_waiting(check *self) {
     tess_collective c = call_of(TESS_ALL_GATHER, large_count(r), 1);
     for (int i = 0; i < 5; i++)
         check_that(r->c, r->ops->post(r->comm, &c, 1, &requests[i], &e) == TESS_OK, "post: %s", e.message);
-    /* A peer's abort reaches this rank as a lost peer; ranks abort at the same time here so that both may be seen. */
+    /* A peer's abort reaches this rank as a lost peer. All ranks abort at about the same time, so either status may
+     * come first. */
     struct timer timer = { .r = r, .after_ms = 200 };
     pthread_t thread;
     check_that(r->c, pthread_create(&thread, NULL, abort_later, &timer) == 0, "no thread");
@@ -181,7 +183,7 @@ static void abort_while_waiting(check *self) {
     pthread_join(thread, NULL);
     check_that(r->c, ended_ns - timer.at_ns < CHECK_SECOND_NS, "%lld ms after the abort",
                (long long)(ended_ns - timer.at_ns) / 1000000);
-    memset(big_recv, 1, sizeof big_recv); /* ours again */
+    memset(big_recv, 1, sizeof big_recv); /* the abort has returned the buffer to the caller */
     check_that(r->c, one(r, &c, &e) < 0, "a post after the abort succeeded");
     check_that(r->c, !TESS_CAN(tess_comm_ops, r->ops, health) || (comm_health(r, &e) < 0 && e.message[0]),
                "health says nothing");
@@ -189,18 +191,18 @@ static void abort_while_waiting(check *self) {
     r->ops->destroy(r->comm);
 }
 
-/* Tells this rank from outside that a peer is lost, as the core does: a moment after flag 1. */
+/* Reports a lost peer to the plugin a moment after flag 1, as the core does. */
 static void *watch_killed(void *arg) {
     struct timer *t = arg;
-    check_flag_wait(t->r->c, 1, 1); /* set right before the kill, or behind the abort */
+    check_flag_wait(t->r->c, 1, 1); /* set right before the kill, or after the abort */
     check_sleep_ms(t->after_ms);
     t->at_ns = check_now_ns();
     t->r->ops->abort(t->r->comm, TESS_E_PEER);
     return NULL;
 }
 
-/* Both ranks are busy with large transfers when one aborts from another thread. The other is told from outside, if it
- * has not seen it itself. */
+/* Both ranks move large transfers when rank 0 aborts from another thread. Rank 1 is told a moment later if it has not
+ * noticed. */
 static void abort_while_moving(check *self) {
     comm_rank *r = comm_open(self);
     comm_must_claim(r, TESS_COMM_ABORT, "TESS_COMM_ABORT");
@@ -234,7 +236,7 @@ static void *set_aborting_later(void *arg) {
     return NULL;
 }
 
-/* Rank 1 never comes: init ends when the host says so. */
+/* Rank 1 never comes, so init must end when the host aborts. */
 static void join_until_aborted(comm_rank *r) {
     struct timer timer = { .r = r, .after_ms = 100 };
     pthread_t thread;
@@ -255,7 +257,7 @@ static void abort_while_joining(check *self) {
         join_until_aborted(r);
 }
 
-/* Rank 1 gives its addresses and stays away from connecting: its own init is stopped before the others publish. */
+/* Rank 1 publishes its addresses but never connects, because its own init is stopped before the others publish. */
 static void abort_while_connecting(check *self) {
     comm_rank *r = comm_open(self);
     comm_must_offer(r, TESS_ALL_GATHER, comm_word());
@@ -289,7 +291,7 @@ static void join_timeout(check *self) {
     check_that(r->c, check_now_ns() - begin < 300 * 1000000 + CHECK_SECOND_NS, "took too long");
 }
 
-/* Five requests out together; the first error. Requests behind a failed one must fail too. */
+/* Posts five requests at once and returns the first error. A request behind a failed one must fail too. */
 static tess_status five_at_once(comm_rank *r, const tess_collective *c, int die, tess_error *e) {
     tess_request *requests[5];
     tess_status first = TESS_OK;
@@ -316,8 +318,8 @@ static tess_status five_at_once(comm_rank *r, const tess_collective *c, int die,
     return first;
 }
 
-/* The last rank is killed in the middle of large transfers; the others are told from outside a moment later, as the
- * core does, and have five requests out. */
+/* The last rank is killed during large transfers. The others have five requests out and are told a moment later, as the
+ * core does. */
 static void killed_peer(check *self) {
     comm_rank *r = comm_open(self);
     comm_must_claim(r, TESS_COMM_ABORT, "TESS_COMM_ABORT");
@@ -351,7 +353,7 @@ static void killed_while_joining(check *self) {
     join_until_aborted(r);
 }
 
-/* Rank 1 is stopped in the middle: wait returns when its time is over, and abort ends what is in flight. */
+/* Rank 1 is stopped during a transfer. wait must return at its timeout, and abort must end the transfer. */
 static void stalled_peer(check *self) {
     comm_rank *r = comm_open(self);
     comm_must_claim(r, TESS_COMM_ABORT, "TESS_COMM_ABORT");
@@ -394,7 +396,7 @@ static tess_status lost_get(void *host, const char *key, void *value, uint64_t *
     return TESS_E_PEER;
 }
 
-/* The key-value store says that a rank was lost. */
+/* The key-value store fails, as it does when a rank was lost. */
 static void init_without_store(check *self) {
     self->host.kv_set = lost_set;
     self->host.kv_get = lost_get;
@@ -414,7 +416,7 @@ static void init_without_store(check *self) {
     }
 }
 
-/* destroy never waits: not for the peers, not for requests. */
+/* destroy must wait neither for peers nor for requests. */
 static void destroy_with_requests(check *self) {
     comm_rank *r = comm_open(self);
     comm_join(r);

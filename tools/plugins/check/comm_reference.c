@@ -13,7 +13,7 @@ const char *ref_dtype_name(uint32_t dtype) {
     return dtype < sizeof names / sizeof *names ? names[dtype] : "?";
 }
 
-/* A float's value rounded to `digits` significant bits, ties to even, with subnormals below 2^least. */
+/* Rounds to `digits` significant bits, ties to even. Subnormals are multiples of 2^least. */
 static double round_to(double x, int digits, int least) {
     if (x == 0 || !isfinite(x))
         return x;
@@ -87,7 +87,7 @@ void ref_value(uint32_t dtype, int rank, uint64_t i, int exact, void *out) {
         store(dtype, (double)(h % 7 + 1), (int64_t)(h % 7 + 1), out);
         return;
     }
-    /* Odd mantissas over a few binades, so that the order of additions shows in the last bits. Never zero. */
+    /* Odd mantissas over a few binades show the order of additions in the last bits. No value is zero. */
     double m = (double)(h >> 12 | 1) / (double)(UINT64_C(1) << 52);
     double real = ldexp(h & 1 ? m : -m, (int)(h >> 1 & 7) - 3);
     store(dtype, real, (int64_t)h, out);
@@ -122,7 +122,7 @@ static double load_real(uint32_t dtype, const void *p) {
     }
 }
 
-static int below(int n) { /* the largest power of two below n */
+static int below(int n) { /* returns the largest power of two below n */
     int p = 1;
     while (p * 2 < n)
         p *= 2;

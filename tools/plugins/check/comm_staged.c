@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A backend that reaches a device's memory only: the suite goes on with buffers of the host, which are copied to the
- * device before each post and back after its end. The table that the suite sees is the plugin's with these slots in
- * front. What lies around a buffer on the device is filled, and must stay as it is. */
+/* Stages buffers for a backend that reaches a device's memory only. The checks keep their buffers on the host. Slots in
+ * front of the plugin's table copy them to the device before each post and back after it. Guard bytes around each copy
+ * must stay unchanged. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,22 +17,22 @@ static struct {
     const tess_comm_ops *real;
     tess_comm_ops front;
     uint32_t mem;
-    void *handle;         /* of the device's plugin */
+    void *handle;         /* of the loaded device plugin */
     tess_comm *memory_of; /* null: the device allocates */
-    tess_comm *registers; /* null: nobody */
+    tess_comm *registers; /* null: copies are not registered */
     pthread_mutex_t lock;
     struct staged_request *live; /* also those that end with their communicator */
 } staged = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-typedef struct { /* a run of the host's bytes and where they are on the device */
+typedef struct { /* a range of host bytes and its copy on the device */
     char *host;
     uint64_t bytes;
     tess_buffer buffer;
     char *there;
-    int back; /* holds results */
+    int back; /* 1: it receives results */
 } shadow;
 
-typedef struct staged_request { /* the request that the suite sees */
+typedef struct staged_request { /* the request that the checks see */
     struct staged_request *next;
     tess_request *request;
     shadow shadows[3 * MOST_CALLS];
@@ -66,7 +66,7 @@ void comm_staged_down(void *host, const char *there, uint64_t bytes) {
          "copy down");
 }
 
-/* Given back, to be had again: allocating is slow. */
+/* Freed buffers are kept for reuse, because allocating is slow. */
 static struct {
     tess_buffer list[64];
     int n;
@@ -126,7 +126,7 @@ void comm_staged_release(tess_buffer *buffer) {
         dut.ops->mem_free(dut.device, buffer);
 }
 
-/* As far from a multiple of 256 as on the host. */
+/* The copy has the same offset from a multiple of 256 as the host's buffer. */
 static void *shadow_of(staged_request *r, void *host, uint64_t bytes, int back) {
     shadow *s = &r->shadows[r->n++];
     *s = (shadow){ .host = host, .bytes = bytes, .back = back, .buffer = comm_staged_obtain(bytes + 3 * SIDE) };
@@ -138,7 +138,7 @@ static void *shadow_of(staged_request *r, void *host, uint64_t bytes, int back) 
     return s->there;
 }
 
-/* The bytes before and after, read without waiting. */
+/* The bytes before and behind a copy. The caller waits for the reads. */
 typedef struct {
     unsigned char before[2 * SIDE], behind[2 * SIDE];
     uint64_t n_before, n_behind;
@@ -172,14 +172,14 @@ static void give_back(staged_request *r) {
 
 /* ---- a call ------------------------------------------------------------------------------------- */
 
-/* Bad calls go through as they are: there is nothing to copy. */
+/* Returns 0 for invalid calls, which reach the plugin unchanged. */
 static int can_be_staged(const tess_collective *c) {
     return ref_dtype_bytes(c->send_dtype) && ref_dtype_bytes(c->recv_dtype) && c->count < 1 << 26 && c->send &&
            c->recv && c->send_mem == TESS_MEM_HOST && c->recv_mem == TESS_MEM_HOST && c->op >= TESS_ALL_GATHER &&
            c->op < TESS_BARRIER;
 }
 
-/* Where `bytes` lie that an earlier collective of the same batch receives; null: none does. */
+/* Returns the copy of `send` if an earlier collective of the batch receives those bytes, else null. */
 static char *received_before(const staged_request *r, const char *send, uint64_t bytes) {
     for (int i = r->n; i-- > 0;) {
         const shadow *s = &r->shadows[i];
@@ -197,7 +197,7 @@ static void stage(staged_request *r, tess_collective *c, int nranks) {
     uint64_t in = (many_in ? w : 1) * c->count * ref_dtype_bytes(c->send_dtype);
     uint64_t out = (many_out ? w : 1) * c->count * ref_dtype_bytes(c->recv_dtype);
     char *send = (char *)(uintptr_t)c->send, *recv = c->recv;
-    if (send < recv + out && recv < send + in) { /* in place, or wrongly so: one piece of memory */
+    if (send < recv + out && recv < send + in) { /* overlapping buffers, valid or not, need one copy */
         char *first = send < recv ? send : recv, *end = send + in > recv + out ? send + in : recv + out;
         char *there = shadow_of(r, first, (uint64_t)(end - first), 1);
         c->send = there + (send - first);

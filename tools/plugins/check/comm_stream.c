@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The order among streams. Nothing here waits on the host until the end: what a gather reads comes right before it in
- * one stream, and what it gave is copied right behind it in another. */
+/* Checks the order among streams. The host waits only at the end. Each gather reads bytes that one stream has just
+ * written, and another stream copies the result at once. */
 #include <stdlib.h>
 
 #include "comm.h"
@@ -40,7 +40,7 @@ static void gather_post(stream_rounds *x, int round) {
     check_that(x->r->c, s == TESS_OK, "wait_stream gave %s: %s", check_status(s), e.message);
 }
 
-/* On the other stream; the next round's fill and gather follow it by an event. */
+/* Copies on the other stream. An event makes the next round's fill and gather wait for it. */
 static void result_copy(stream_rounds *x, int round) {
     tess_event *copied;
     must(dut.ops->copy(dut.device, (char *)x->kept.ptr + (uint64_t)round * x->all, comm_staged_mem(), x->out.ptr,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Every operation, dtype and reduction against the reference, bit by bit. */
+/* Compares every operation, dtype and reduction bit by bit with the reference. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,10 +8,10 @@
 #include "comm_reference.h"
 #include "suites.h"
 
-enum { GUARD = 64, FILL = 0xa5, EARLIER = 99 }; /* EARLIER: stands for a rank, in what recv held before */
+enum { GUARD = 64, FILL = 0xa5, EARLIER = 99 }; /* EARLIER: the rank number whose values recv holds before */
 
-/* A call and its memory. The buffers start `skew` bytes after an aligned address; what lies around them is filled and
- * must stay as it is. */
+/* A call and its memory. The buffers start `skew` bytes after an aligned address. The bytes around them must stay
+ * unchanged. */
 struct call {
     tess_collective c;
     unsigned char *send_block, *recv_block, *scratch;
@@ -40,7 +40,7 @@ static struct {
 enum { ARENA_BYTES = 1 << 20, PAGE = 4096 };
 static int n_calls, n_left_out;
 
-/* `bytes` bytes on a page's boundary, GUARD before and more behind. */
+/* Returns `bytes` bytes at a page boundary, with GUARD bytes before and more behind. */
 static unsigned char *guarded_block(comm_rank *r, uint64_t bytes, int in_arena) {
     uint64_t all = bytes + 2 * GUARD + 64;
     void *p;
@@ -72,7 +72,7 @@ static void check_guards(comm_rank *r, const unsigned char *block, uint64_t byte
                        (unsigned long long)bytes);
 }
 
-/* Element i of the block that rank `from` sends to rank `to`. */
+/* Writes element i of the block that rank `from` sends to rank `to`. */
 static void sent(const struct call *x, int from, int to, uint64_t i, void *out) {
     uint64_t base = blocks_in(x->c.op, 2) > 1 ? (uint64_t)to * x->c.count : 0;
     ref_value(x->c.send_dtype, from, base + i, x->exact, out);
@@ -100,7 +100,7 @@ static void lay_out(comm_rank *r, struct call *x) {
     x->c.scratch = x->scratch + GUARD;
 }
 
-/* Returns 1 if the plugin supports the call, and sets the scratch that it needs. */
+/* Returns 1 if the plugin supports the call, and notes the scratch bytes that it needs. */
 static int is_offered(comm_rank *r, struct call *x) {
     tess_plan_env env = { .struct_size = sizeof env, .mem = TESS_MEM_HOST, .nranks = r->nranks, .in_flight = 1 };
     tess_need need = { .struct_size = sizeof need };
@@ -119,7 +119,7 @@ static int is_offered(comm_rank *r, struct call *x) {
     return s == TESS_OK;
 }
 
-/* Element i of this rank's result. */
+/* Writes element i of this rank's result. */
 static void expected(comm_rank *r, const struct call *x, uint64_t i, const void *old, void *out) {
     const tess_collective *c = &x->c;
     switch (c->op) {
@@ -137,9 +137,9 @@ static void check_result(comm_rank *r, const struct call *x) {
     uint64_t bytes = ref_dtype_bytes(x->c.recv_dtype), n = blocks_out(x->c.op, r->nranks) * x->c.count;
     unsigned char old[8], want[8];
     if (x->c.op == TESS_BROADCAST && r->rank == x->c.root && !x->in_place)
-        return; /* recv is for the others */
+        return; /* the other ranks' recv is unused */
     for (uint64_t i = 0; i < n; i++) {
-        /* Long ones: every element of the first and last thousand, and some between. */
+        /* A long result is compared in its first and last thousand elements and some between. */
         if (n > 100000 && i > 1000 && i < n - 1000 && i % 61 != 0)
             continue;
         ref_value(x->c.recv_dtype, EARLIER, i, x->exact, old);
@@ -171,7 +171,7 @@ static void post_and_wait(comm_rank *r, const struct call *x) {
     check_doing(r->c, "");
 }
 
-/* Runs one call from laying out its memory to checking its result. */
+/* Lays out a call's memory, runs the call and checks its result. */
 static void try(comm_rank *r, struct call x) {
     static uint64_t tag;
     x.c.struct_size = sizeof x.c;
@@ -244,11 +244,11 @@ static void reductions(comm_rank *r, uint32_t op, uint64_t count, unsigned skew)
             x.in_place = 0;
             x.c.scale = 1.0;
             x.c.recv_dtype = dtypes[d] == TESS_F16 || dtypes[d] == TESS_BF16 ? TESS_F32 : dtypes[d];
-            x.c.flags = redop == TESS_SUM; /* add to what is there */
+            x.c.flags = redop == TESS_SUM; /* TESS_SUM also adds to what recv holds */
             if (real && x.c.flags)
                 x.c.scale = 0.7;
             try(r, x);
-            x.c.recv_dtype = TESS_BF16; /* a narrower result: rounded once, after the sum */
+            x.c.recv_dtype = TESS_BF16; /* a narrower result is rounded once, after the sum */
             if (dtypes[d] == TESS_F32)
                 try(r, x);
         }
@@ -267,7 +267,8 @@ static void all_counts(check *self) {
     comm_leave(r);
 }
 
-/* More than one chunk, message or window of any implementation: past 1 MiB per block, odd, misaligned. */
+/* More than 1 MiB for each block exceeds any implementation's chunk, message or window. The sizes are odd and
+ * misaligned. */
 static void large(check *self) {
     comm_rank *r = comm_open(self);
     comm_join(r);
@@ -301,7 +302,7 @@ static void large(check *self) {
           .recv_dtype = TESS_I64,
           .count = n,
           .scale = 1 },
-        /* fewer elements than the ranks can share evenly, yet too many for one small message */
+        /* too few to share evenly among the ranks, too many for one small message */
         { .op = TESS_ALL_REDUCE,
           .redop = TESS_SUM,
           .send_dtype = TESS_F64,
@@ -316,7 +317,7 @@ static void large(check *self) {
     comm_leave(r);
 }
 
-/* The tree's bits do not depend on who comes first. */
+/* The order in which ranks arrive must not change the tree's bits. */
 static void repeatable(check *self) {
     comm_rank *r = comm_open(self);
     comm_must_claim(r, TESS_COMM_TREE_ORDER, "TESS_COMM_TREE_ORDER");
@@ -336,7 +337,7 @@ static void repeatable(check *self) {
     comm_leave(r);
 }
 
-/* NaN in MIN or MAX gives NaN; in SUM too. */
+/* NaN in MIN, MAX or SUM gives NaN. */
 static void not_a_number(check *self) {
     comm_rank *r = comm_open(self);
     comm_must_offer(r, TESS_ALL_REDUCE, TESS_F32);
@@ -396,7 +397,7 @@ static tess_alloc_request arena_request(uint32_t mem) {
                                  .align = PAGE };
 }
 
-/* Allocates both buffers of one kind. 0: there is no such memory. */
+/* Allocates both buffers of one kind of memory. Returns 0 if the plugin has no such memory. */
 static int arena_alloc(comm_rank *r, uint32_t mem) {
     tess_alloc_request request = arena_request(mem);
     for (int i = 0; i < 2; i++) {

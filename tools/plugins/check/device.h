@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The device under check. Its buffers may be out of the host's reach, so everything goes through its copy. */
+/* The device under check. The host may not reach its buffers, so every access goes through its copy slot. */
 #ifndef TESSERA_CHECK_DEVICE_H
 #define TESSERA_CHECK_DEVICE_H
 #include "check.h"
@@ -10,23 +10,23 @@ typedef struct {
     void *ctx;
     tess_device *device;
     tess_device_info info;
-    tess_stream stream; /* compute */
+    tess_stream stream; /* the compute stream */
     tess_error error;
 } device_under_test;
 extern device_under_test dut;
 
-/** Opens the plugin and device 0 of it; skips the check where there is none. */
+/** Opens the plugin and its device 0. Skips the check if there is none. */
 void device_open(check *);
-/** The device of that index of a plugin that is in dut.ops and dut.ctx already. */
+/** Opens the device of that index. dut.ops and dut.ctx are already set. */
 void device_take(check *, int32_t index);
-/** Fails the check with the device's message when `status` is not TESS_OK. */
+/** Fails the check with the device's message if `status` is not TESS_OK. */
 void must(tess_status status, const char *what);
-/** Device memory that holds what `data` has (null: undefined); freed by release. */
+/** Returns device memory with a copy of `data`, or undefined if `data` is null. `release` frees it. */
 tess_buffer upload(const void *data, uint64_t bytes);
 void download(const tess_buffer *, void *data, uint64_t bytes);
 void release(tess_buffer *);
 /** Runs the kernel of the built-in cpu device in host memory, for comparison. */
 void run_reference(const tess_kernel *);
-/** Waits for all work of a stream, by an event. */
+/** Waits for all work of a stream by an event. */
 void drain(const tess_stream *);
 #endif

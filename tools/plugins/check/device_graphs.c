@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Work that a device records, and the optimizer's numbers, which then come by memory. */
+/* Checks recorded work. Recorded optimizer steps read their numbers from memory, because the numbers change each
+ * step. */
 #include "device.h"
 
 #include <string.h>
@@ -34,7 +35,7 @@ static void copy(tess_buffer *to, const tess_buffer *from) {
     must(dut.ops->copy(dut.device, to->ptr, to->mem, from->ptr, from->mem, BYTES, &dut.stream, &dut.error), "copy");
 }
 
-/* A run reads memory as it is then. */
+/* Each run of recorded work reads memory as it is at that time. */
 static void recorded_work_runs_when_asked(check *self) {
     records(self);
     tess_buffer a = upload(NULL, BYTES), b = upload(NULL, BYTES);
@@ -70,7 +71,7 @@ static void recorded_work_runs_when_asked(check *self) {
 /* ---- the optimizer --------------------------------------------------------------------------------------- */
 
 static struct {
-    float grad[ELEMS], param[2][ELEMS], state[2][2][ELEMS]; /* of the host and of the device */
+    float grad[ELEMS], param[2][ELEMS], state[2][2][ELEMS]; /* [0]: the host's; [1]: the device's */
     tess_segment segments[SEGMENTS];
     tess_optimizer o;
     tess_kernel k;
@@ -127,7 +128,7 @@ static void compare(check *self, tess_buffer *param, tess_buffer state[2], uint3
                "optimizer %u: states after three recorded steps are not the core's", optimizer);
 }
 
-/* Recorded with the numbers of step 1, which must not stay in it. */
+/* Records with the numbers of step 1, which later runs must not use. */
 static void steps_of(check *self, uint32_t optimizer) {
     unsigned char numbers[SEGMENTS * TESS_PREPARED_BYTES];
     tess_graph *graph = NULL;

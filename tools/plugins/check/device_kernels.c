@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Every kernel of a device against the core's loops on the host, bit by bit. */
+/* Compares every kernel of a device bit by bit with the core's loops on the host. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum { ELEMS = 10007, MOST_IN = 9, MOST_BUFFERS = 16 };
 
-/* A kernel whose pointers are host memory, with their sizes; run on the host, or through the device and back. */
+/* A kernel with pointers to host memory, and their sizes. It runs on the host, or on the device through copies. */
 typedef struct {
     tess_kernel kernel;
     const void *in[MOST_IN];
@@ -33,7 +33,8 @@ static void moved_back(void *host, uint64_t bytes) {
     }
 }
 
-/* Output, second output and states come back in the order in which they went. */
+/* Output, second output and states must come back in the order in which they went, because moved_back takes `buffers`
+ * in order. */
 static void run_on_device(job *j) {
     tess_kernel k = j->kernel;
     tess_need need = { .struct_size = sizeof need };
@@ -104,7 +105,7 @@ static job cast_job(uint32_t from, uint32_t to, const void *in, void *out) {
     return j;
 }
 
-/* Bits, not values. */
+/* Compares bits, not values, because NaN and -0 must match too. */
 __attribute__((format(printf, 6, 7))) static void same(check *self, const void *got, const void *want, uint64_t bytes,
                                                        uint64_t elem_bytes, const char *format, ...) {
     const unsigned char *g = got, *w = want;
@@ -134,7 +135,7 @@ static void casts_equal_the_core(check *self) {
     for (int f = 0; f < 4; f++) {
         for (int t = 0; t < 4; t++) {
             job make = cast_job(TESS_F64, dtypes[f], wide[0], in);
-            run_on_host(&make); /* inputs in the dtype to cast from */
+            run_on_host(&make); /* makes inputs in the dtype to cast from */
             job a = cast_job(dtypes[f], dtypes[t], in, want), b = cast_job(dtypes[f], dtypes[t], in, got);
             if (!offered(&b))
                 continue;
@@ -147,7 +148,7 @@ static void casts_equal_the_core(check *self) {
         }
     }
     check_note(self, "%d pairs of dtypes", pairs);
-    job up = cast_job(TESS_F32, TESS_BF16, values[0], want); /* the two that training needs */
+    job up = cast_job(TESS_F32, TESS_BF16, values[0], want); /* the two casts that training needs */
     check_that(self, offered(&up), "does not offer the cast from fp32 to bf16, which training needs");
     up = cast_job(TESS_BF16, TESS_F32, want, got);
     check_that(self, offered(&up), "does not offer the cast from bf16 to fp32, which training needs");
@@ -178,12 +179,12 @@ static void tree_sums_equal_the_core(check *self) {
         run_on_host(&narrow);
     }
     for (uint32_t n = 1; n <= MOST_IN; n++) {
-        for (uint32_t variant = 0; variant < 6; variant++) { /* f32 or bf16 in; plain, added and scaled, chain */
+        for (uint32_t variant = 0; variant < 6; variant++) { /* input f32 or bf16; plain, added and scaled, or chain */
             int bf16 = variant & 1;
             uint32_t flags = variant / 2 == 1 ? TESS_KERNEL_ADD : variant / 2 == 2 ? TESS_KERNEL_CHAIN : 0;
             double scale = variant / 2 == 1 ? 1.0 / 3 : 1;
             job a = sum_job(bf16 ? TESS_BF16 : TESS_F32, TESS_F32, n, want, flags, scale);
-            if (bf16 && (flags & TESS_KERNEL_CHAIN)) /* partials of f32: one size per job, so only with one input */
+            if (bf16 && (flags & TESS_KERNEL_CHAIN)) /* a chain's partials are f32, and inputs have one size */
                 a.kernel.n_in = 1;
             for (uint32_t k = 0; k < a.kernel.n_in; k++)
                 a.in[k] = bf16 ? (void *)low[k] : values[k];
@@ -252,7 +253,7 @@ static void square_sums_equal_the_core(check *self) {
 }
 
 static const tess_segment segments[3] = {
-    /* with gaps, which stay untouched */
+    /* the elements between segments stay unchanged */
     { .struct_size = sizeof segments[0], .first = 3, .elems = 1000, .lr = 0.01f, .momentum = 0.9f },
     { .struct_size = sizeof segments[0],
       .first = 1003,
@@ -268,7 +269,7 @@ static const tess_segment segments[3] = {
       .momentum = 0.9f },
 };
 
-static struct { /* of the host and of the device */
+static struct { /* the host's and the device's arrays */
     float param[2][ELEMS], state0[2][ELEMS], state1[2][ELEMS];
     uint16_t low[2][ELEMS];
 } stepped;

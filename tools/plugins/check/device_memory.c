@@ -26,7 +26,7 @@ static void description_is_complete_and_pure(check *self) {
     check_that(self, a.info.align > 0 && (a.info.align & (a.info.align - 1)) == 0, "an alignment of %u", a.info.align);
     check_that(self,
                a.info.mem == dut.info.mem && a.info.kernel_mask == dut.info.kernel_mask &&
-                   a.info.granularity_bytes == dut.info.granularity_bytes, /* what plans count with */
+                   a.info.granularity_bytes == dut.info.granularity_bytes, /* plans count with it */
                "index -1 is described otherwise than device 0");
     check_that(self,
                *a.info.name && memchr(a.info.name, 0, sizeof a.info.name) && memchr(a.info.id, 0, sizeof a.info.id),
@@ -74,7 +74,7 @@ static void beyond_capacity_is_refused_and_harmless(check *self) {
     check_that(self, s == TESS_E_NOMEM, "the second piece gave %s, expected TESS_E_NOMEM", check_status(s));
     dut.ops->mem_free(small, &fits);
     must(dut.ops->mem_alloc(small, &request, &fits, &dut.error), "mem_alloc after mem_free");
-    dut.ops->destroy(small); /* takes `fits` with it */
+    dut.ops->destroy(small); /* also frees `fits` */
 }
 
 static tess_buffer of_kind(uint32_t mem, uint64_t bytes) {
@@ -137,7 +137,7 @@ static void fill_sets_only_what_was_asked(check *self) {
     release(&b);
 }
 
-/* Fill on one stream, copy on another that waits for the first. */
+/* Fills on one stream and copies on another, which waits for the first. */
 static void events_order_streams(check *self) {
     device_open(self);
     enum { BYTES = 8 << 20 };
@@ -175,7 +175,7 @@ static void events_order_streams(check *self) {
     free(host);
 }
 
-/* Names for a profiler nest and change nothing. */
+/* Ranges name work for a profiler. They nest and change nothing else. */
 static void ranges_name_work(check *self) {
     enum { BYTES = 4096 };
     uint8_t host[BYTES] = { 0 };
@@ -195,7 +195,7 @@ static void ranges_name_work(check *self) {
     release(&b);
 }
 
-/* An event on a stream stands for all that was queued before it: nothing is read too early. */
+/* An event on a stream stands for all work queued before it, so nothing is read too early. */
 static void event_waits_for_work(check *self) {
     enum { BYTES = 64 << 20 };
     tess_event *event = NULL;
@@ -221,7 +221,7 @@ static void event_waits_for_work(check *self) {
     release(&b);
 }
 
-/* destroy takes all with it, and null is fine. */
+/* destroy must free all that belongs to the device, and must accept null. */
 static void nothing_left_behind(check *self) {
     device_open(self);
     int threads = 0, files = 0;

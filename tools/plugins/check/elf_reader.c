@@ -52,7 +52,7 @@ int check_elf_segment(const check_elf *f, unsigned i, ElfW(Phdr) * out) {
     return take(f, f->header.e_phoff + (uint64_t)i * sizeof *out, out, sizeof *out);
 }
 
-/* A text of a string table; null when it does not end inside. */
+/* Returns a text of a string table, or null if the text does not end inside the table. */
 static const char *text_at(const check_elf *f, const ElfW(Shdr) * table, uint64_t at) {
     if (table->sh_type != SHT_STRTAB || at >= table->sh_size || table->sh_offset > f->size ||
         table->sh_size > f->size - table->sh_offset)

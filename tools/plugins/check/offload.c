@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* An offload plugin's answers about places. */
+/* Checks where an offload plugin places regions. */
 #include <string.h>
 
 #include <tessera/plugin_helpers.h>
@@ -16,7 +16,7 @@ static void open_offload(check *c) {
     ctx = c->ctx;
 }
 
-/* ---- place, called as planning does ------------------------------------------------------------ */
+/* ---- place, called as planning calls it -------------------------------------------------------- */
 
 static const struct {
     uint32_t region, index;
@@ -76,11 +76,11 @@ static void place_is_pure(check *c) {
         check_that(c, a[i].struct_size == sizeof a[i], "place wrote struct_size of region %u", i);
     for (int round = 0; round < 6; round++) {
         tess_placement one;
-        if (round == 3) { /* a new instance */
+        if (round == 3) { /* a new instance must answer the same */
             check_close(c);
             open_offload(c);
         }
-        check_sleep_ms(round == 4 ? 1100 : 1); /* nor does the clock matter */
+        check_sleep_ms(round == 4 ? 1100 : 1); /* nor may the clock change the answer */
         place(c, &regions[round], 1, &one, 0x5a);
         place(c, regions, n, b, 0x11 * round);
         for (uint32_t i = 0; i < n; i++)
@@ -118,7 +118,7 @@ static void sizes_fit(check *c) {
     check_note(c, "%d regions: %d on the device, %d on the host", N, rests[1], rests[2]);
 }
 
-/* Structs of a later core are longer: walked by their size, the rest of an answer zeroed. */
+/* A newer core's structs are longer. The plugin must step by their size and zero the rest of an answer. */
 static void longer_structs(check *c) {
     struct {
         tess_region r;
@@ -153,7 +153,7 @@ static void longer_structs(check *c) {
     }
 }
 
-/* The bytes of the whole do not depend on how many ranks look. */
+/* The number of ranks must not change the bytes of the whole. */
 static void same_on_all_ranks(check *c) {
     tess_region regions[N];
     tess_placement p[N];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The description of a parameter, and its step: on pieces cut anywhere, in any order, from several threads. */
+/* Checks an optimizer plugin: its description of a parameter, and steps on pieces of any size, in any order, from
+ * several threads. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +13,8 @@ enum { STEPS = 4, GUARD = 4096, CANARY = 0x5c };
 static const tess_optimizer_ops *ops;
 static void *ctx;
 
-/* Odd shapes: nothing divides a block or a vector; whole blocks; a scalar; a parameter that plugins take for a large
- * one. */
+/* The shapes include a scalar, ones that no block or vector divides, whole blocks, and one that plugins take for
+ * large. */
 static const struct {
     int32_t ndim;
     int64_t shape[3];
@@ -104,7 +105,7 @@ static void judge(check *c, const tess_param_view *p, const tess_grain *g) {
     check_that(c, g->struct_size == sizeof *g, "describe wrote struct_size");
 }
 
-/* Where a device's kernel steps, it reads and writes the states that it knows. */
+/* A device's kernel reads and writes fixed states, so a plugin that names a kernel must describe exactly those. */
 static void judge_kernel(check *c, const tess_grain *g, uint32_t flags) {
     uint32_t n = g->kernel != TESS_OPT_SGD ? 2 : flags & TESS_STEPS_MOMENTUM ? 1 : 0;
     check_that(c, g->n_states == n, "names kernel %u and states %u states, expected %u", g->kernel, g->n_states, n);
@@ -114,7 +115,8 @@ static void judge_kernel(check *c, const tess_grain *g, uint32_t flags) {
                    g->state[k].name);
 }
 
-/* State k of all parameters has one name, and kernels one number: checkpoints and the core rely on it. */
+/* State k has one name for all parameters, and all that name a kernel name the same one. Checkpoints and the core rely
+ * on that. */
 static void judge_together(check *c, tess_grain *all, const tess_grain *g) {
     for (uint32_t k = 0; k < g->n_states; k++) {
         if (k < all->n_states)
@@ -154,7 +156,7 @@ static void descriptions(check *c) {
     check_note(c, "%d described, %d refused", served, refused);
 }
 
-/* Pure, so the same on every rank: all ranks compare a hash of every answer. */
+/* The description must be pure, so all ranks compare a hash of every answer. */
 static void same_on_all_ranks(check *c) {
     uint64_t hash = 1469598103934665603u;
     open_optimizer(c);
@@ -207,7 +209,7 @@ static void longer_structs(check *c) {
 
 /* ---- step -------------------------------------------------------------------------------------- */
 
-typedef struct { /* memory with guards around it */
+typedef struct { /* memory between guard bytes */
     unsigned char *at, *base;
     uint64_t bytes;
 } guarded;
@@ -220,7 +222,7 @@ static guarded guarded_new(check *c, uint64_t bytes) {
     return g;
 }
 
-/* A step writes nothing but bytes [first, end). */
+/* A step may write only the bytes [first, end). */
 static void untouched(check *c, const guarded *g, const unsigned char *before, uint64_t first, uint64_t end,
                       const char *what) {
     for (uint64_t i = 0; i < GUARD; i++)
@@ -229,7 +231,7 @@ static void untouched(check *c, const guarded *g, const unsigned char *before, u
                "step writes outside of its piece of %s", what);
 }
 
-typedef struct { /* one parameter, with its gradient and states */
+typedef struct { /* a parameter with its gradient and states */
     tess_param_view param;
     tess_grain grain;
     guarded master, grad, state[TESS_STATES_MOST];
@@ -323,7 +325,7 @@ static uint64_t grain_of(const stepped *x) {
     return x->grain.grain == TESS_GRAIN_BLOCK ? x->grain.block : 1;
 }
 
-/* Steps in pieces of `grains` grains, the last one first where `back`. */
+/* Steps in pieces of `grains` grains. With `back`, the last piece comes first. */
 static void step_cut(check *c, stepped *x, uint64_t step, uint64_t grains, int back) {
     uint64_t most = grains * grain_of(x), n = (x->param.elems + most - 1) / most;
     for (uint64_t i = 0; i < n; i++) {
@@ -450,7 +452,7 @@ static void matrix_alone(check *c) {
         check_skip(c, "steps no whole matrix");
 }
 
-/* Skips where the device's kernels step all. */
+/* Skips the check if the device's kernels do all steps. */
 static void has_steps(check *c, int steps) {
     if (!steps)
         check_skip(c, "has no step of its own");
@@ -532,7 +534,7 @@ static void several_threads(check *c) {
     stepped_free(&cut);
 }
 
-/* Steps a piece in the middle: nothing before or behind it changes, nor the gradient. */
+/* Steps a piece in the middle. The bytes before and behind it and the gradient must not change. */
 static void nothing_else_written(check *c) {
     int steps = 0;
     open_optimizer(c);

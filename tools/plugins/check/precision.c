@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The choice of dtypes. */
+/* Checks a precision plugin's choice of dtypes. */
 #include <string.h>
 
 #include <tessera/plugin_helpers.h>
@@ -88,7 +88,7 @@ static void choices(check *c) {
     check_note(c, "%d chosen, %d refused", served, refused);
 }
 
-/* Pure, so the same on every rank: all ranks compare a hash of every choice. */
+/* The choice must be pure, so all ranks compare a hash of every choice. */
 static void same_on_all_ranks(check *c) {
     uint64_t hash = 1469598103934665603u;
     open_precision(c);
@@ -131,7 +131,7 @@ static void longer_structs(check *c) {
     check_that(c, out.x.struct_size == sizeof out, "choose wrote struct_size");
     out.x.struct_size = sizeof plain;
     check_that(c, memcmp(&out.x, &plain, sizeof plain) == 0, "choose of longer structs says something else");
-    /* A shorter answer, of an older core, is written no further than it goes. */
+    /* An older core passes a shorter answer. The plugin must not write past its end. */
     for (uint32_t size = 8; size < sizeof plain; size += 4) {
         tess_precision_choice *cut = check_at_edge(c, size);
         memset(cut, 0, size);
@@ -144,9 +144,43 @@ static void longer_structs(check *c) {
     check_doing(c, "");
 }
 
+static int is_power_of_two(float x) {
+    union {
+        float value;
+        uint32_t bits;
+    } u = { x };
+    return x > 0 && (u.bits & 0x7fffffu) == 0 && u.bits < 0x7f800000u;
+}
+
+static void loss_scaling(check *c) {
+    tess_loss_scaling a, b;
+    tess_error e = { .struct_size = sizeof e };
+    open_precision(c);
+    if (!TESS_CAN(tess_precision_ops, ops, loss_scaling))
+        check_skip(c, "losses are not scaled");
+    memset(&a, 0x5a, sizeof a);
+    memset(&b, 0xa5, sizeof b);
+    a.struct_size = b.struct_size = sizeof a;
+    check_doing(c, "loss_scaling");
+    check_that(c, ops->loss_scaling(ctx, &a, &e) == TESS_OK, "loss_scaling failed: %s", e.message);
+    check_that(c, ops->loss_scaling(ctx, &b, NULL) == TESS_OK, "loss_scaling failed the second time");
+    check_that(c, memcmp(&a, &b, sizeof a) == 0,
+               "loss_scaling says something else the second time, or leaves a part unwritten");
+    if (a.init == 0)
+        check_skip(c, "losses are not scaled");
+    check_that(c,
+               is_power_of_two(a.init) && is_power_of_two(a.least) && is_power_of_two(a.growth) &&
+                   is_power_of_two(a.backoff),
+               "loss_scaling: %g, times %g or %g, at least %g: not all are powers of two", (double)a.init,
+               (double)a.growth, (double)a.backoff, (double)a.least);
+    check_that(c, a.least <= a.init && a.backoff < 1 && a.growth > 1,
+               "loss_scaling: the scale does not begin at its least or above, or does not grow and back off");
+}
+
 const check_case check_cases_precision[] = {
     { "same_on_all_ranks", 3, same_on_all_ranks, 0, 0 },
     { "choices", 1, choices, 0, 0 },
     { "longer_structs", 1, longer_structs, 0, 0 },
+    { "loss_scaling", 1, loss_scaling, 0, 0 },
     { 0 },
 };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The promises of plugin.h for every kind: memory taken through the host, and error structs shorter than today's. */
+/* Checks promises of plugin.h for every kind: memory that the plugin takes from the host, and shorter error structs. */
 #include <string.h>
 
 #include "internal.h"
 
-/* ---- memory that it takes itself --------------------------------------------------------------- */
+/* ---- the plugin's own memory ------------------------------------------------------------------- */
 
 void check_stated(check *c, uint64_t bytes) {
     c->stated_bytes = bytes > c->stated_bytes ? bytes : c->stated_bytes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The rank's side of a check: the host table, the plugin, and how a check ends. */
+/* A rank's side of a check: the host table, the plugin, and the end of the check. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -33,13 +33,13 @@ void check_sleep_ms(int ms) {
         ;
 }
 
-/* ---- how it ends ------------------------------------------------------------------------------- */
+/* ---- the end ----------------------------------------------------------------------------------- */
 
 static void end(check *c, int outcome, int code, const char *format, va_list args) __attribute__((noreturn));
 static void end(check *c, int outcome, int code, const char *format, va_list args) {
     check_rank_report *r = &c->shared->ranks[c->rank];
     static atomic_int ending;
-    if (atomic_exchange(&ending, 1)) /* another thread is at it */
+    if (atomic_exchange(&ending, 1)) /* another thread is ending the check */
         for (;;)
             check_sleep_ms(1000);
     r->said_ns = check_now_ns();
@@ -107,7 +107,7 @@ static tess_status host_kv_set(void *host, const char *key, const void *value, u
     return TESS_OK;
 }
 
-/* The newest value of a key, or null. */
+/* Returns the newest value of a key, or null. */
 static check_entry *find(check *c, const char *key) {
     int used = atomic_load(&c->shared->used);
     for (int i = (used < CHECK_KEYS ? used : CHECK_KEYS) - 1; i >= 0; i--)
@@ -139,7 +139,7 @@ static int32_t host_aborting(void *host) {
     return atomic_load(&c->shared->ranks[c->rank].aborting);
 }
 
-static tess__plugin_book book; /* memory that the plugin takes through host->mem_alloc */
+static tess__plugin_book book; /* counts the plugin's host->mem_alloc */
 
 void check_taken(uint64_t *now, uint64_t *peak) {
     *now = atomic_load(&book.live[TESS_DOMAIN_HOST]);
@@ -160,7 +160,7 @@ static void host_mem_free(void *host, void *ptr) {
     tess__plugin_book_free(ptr);
 }
 
-/* The plugin below gets the same services. */
+/* A plugin that wraps another opens it here, with the same services. */
 static tess_status host_plugin_open(void *host, uint32_t kind, const char *selection, const void **ops, void **ctx,
                                     void **handle, tess_error *error) {
     check *c = host;
@@ -217,7 +217,7 @@ tess_status check_call_open(check *c, const tess_host *host, uint32_t kind, cons
         check_open_fn open;
         void *symbol = dlsym(c->library, "tess_plugin_open_v1");
         check_that(c, symbol, "symbol tess_plugin_open_v1 is missing");
-        memcpy(&open, &symbol, sizeof symbol); /* ISO C has no cast for this */
+        memcpy(&open, &symbol, sizeof symbol); /* ISO C has no cast from data to function pointers */
         s = open(host, kind, ops, ctx, e);
     }
     return s;

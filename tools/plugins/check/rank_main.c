@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A rank's process: finds its check, runs it, and says how it ended. */
+/* A rank's process finds its check, runs it and reports how it ended. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #include "internal.h"
 
-static check the_check; /* one per process */
+static check the_check; /* one check per process */
 
 static const check_case *case_of(const check_shared *s) {
     for (const check_suite *x = check_suites; x->name; x++)
@@ -33,12 +33,12 @@ static void run(check *c, const check_case *k) {
     check_that(c, !changed, "leaves %s of the calling thread changed", changed);
     check_doing(c, "what runs when the process ends");
     atomic_store(&c->shared->ranks[c->rank].outcome, CHECK_DONE);
-    for (int i = 0; c->launched && i < c->nranks; i++) /* an exit may end the others */
+    for (int i = 0; c->launched && i < c->nranks; i++) /* a launcher may kill all ranks when one exits */
         for (int ms = 0; ms < 5000 && atomic_load(&c->shared->ranks[i].outcome) == CHECK_RUNNING; ms++)
             check_sleep_ms(1);
 }
 
-/* Under a launcher, finds this process's rank and the memory that all ranks share. */
+/* Finds this process's rank under a launcher, and the memory that all ranks share. */
 static int find_launched(const char *text, int *rank) {
     static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK" };
     char path[64] = "";
@@ -75,5 +75,5 @@ int check_rank_main(const char *text) {
     c->args = c->shared->args;
     check_host(c);
     run(c, k);
-    exit(0); /* not _exit: the sanitizers report here */
+    exit(0); /* unlike _exit, it lets the sanitizers report */
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Reports of the checks: a table for people, JSON lines, or TAP. */
+/* Reports the checks as a table, as JSON lines or as TAP. */
 #include <string.h>
 #include <unistd.h>
 
@@ -50,7 +50,7 @@ static void as_json(const char *suite, const char *test, const check_outcome *o)
     json_line(&j);
 }
 
-/* The ranks' output, each line after `mark`. */
+/* Prints the ranks' output with `mark` before each line. */
 static void print_output(const char *text, const char *mark) {
     while (*text) {
         size_t n = strcspn(text, "\n");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Starts the ranks of one check and judges how they end. Whatever they do, none of their processes is left. */
+/* Starts the ranks of one check and judges how they end. It leaves none of their processes running. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -13,12 +13,12 @@
 
 #include "internal.h"
 
-enum { GRACE_MS = 1500 }; /* for the other ranks, once one has failed */
+enum { GRACE_MS = 1500 }; /* time for the other ranks after one has failed */
 
 typedef struct {
     check_shared *shared;
     const check_case *test;
-    const char *launch; /* a launcher's command line, or null: the ranks are our own children */
+    const char *launch; /* a launcher's command line; null: the ranks are our own children */
     int fd, output, n, n_processes, left;
     pid_t pids[CHECK_RANKS], group;
     int status[CHECK_RANKS], ended[CHECK_RANKS];
@@ -34,7 +34,7 @@ static void set_rank(const char *name, int value) {
     setenv(name, text, 1);
 }
 
-/* "mpirun -n %d" → its words, with the number of ranks, and our own command behind them. */
+/* Splits "mpirun -n %d" into words, puts in the number of ranks, and appends our own command. */
 static void split_words(const world *w, char *text, char **argv, int most) {
     static char number[16], self[4096], child[64];
     static char *own[] = { self, "plugins", "check", child, NULL };
@@ -72,7 +72,7 @@ static void become(const world *w, int rank, pid_t parent) {
     if (w->launch)
         become_launcher(w);
     fcntl(w->fd, F_SETFD, 0);
-    set_rank("RANK", rank); /* as in any launcher: what a plugin does must not depend on it */
+    set_rank("RANK", rank); /* set as launchers set it, to show that a plugin does not depend on it */
     set_rank("LOCAL_RANK", rank);
     set_rank("WORLD_SIZE", w->n);
     execv("/proc/self/exe", argv);
@@ -109,10 +109,10 @@ static int one_skipped(const world *w) {
     return skipped;
 }
 
-/* The rank's own report, judged by how its process ended. */
+/* Judges a rank by its own report and by how its process ended. */
 static int outcome_of(const world *w, int rank) {
     int said = atomic_load(&w->shared->ranks[rank].outcome), status = w->status[rank];
-    if (w->launch) /* how its process ended is the launcher's secret; it ends all when one ends early, to skip */
+    if (w->launch) /* only the launcher knows how a rank's process ended, and it ends all when one skips */
         return said != CHECK_RUNNING ? said : one_skipped(w) ? CHECK_SKIPPED : CHECK_FAILED;
     if (!w->ended[rank])
         return CHECK_FAILED;
@@ -125,7 +125,7 @@ static int outcome_of(const world *w, int rank) {
     return CHECK_FAILED;
 }
 
-/* A child whose pid is known stays ours until it is waited for, so the number cannot have become another's. */
+/* A child's pid stays valid until waitpid, so it cannot belong to another process. */
 static int reap(world *w) {
     int bad = 0;
     for (int i = 0; w->launch && i < w->n; i++)
@@ -141,7 +141,7 @@ static int reap(world *w) {
 }
 
 static void kill_rest(world *w) {
-    if (w->launch && w->pids[0] > 0 && !w->ended[0]) { /* it ends its ranks first */
+    if (w->launch && w->pids[0] > 0 && !w->ended[0]) { /* a launcher ends its ranks on SIGTERM */
         kill(w->pids[0], SIGTERM);
         check_sleep_ms(500);
     }
@@ -169,7 +169,7 @@ static void wait_for_all(world *w) {
     }
 }
 
-/* Processes that the plugin started come to us when their parent ends (we are their subreaper). */
+/* We are the subreaper of processes that the plugin started, so they become our children when their parent ends. */
 static int kill_strays(world *w) {
     int found = 0;
     for (int round = 0; round < 100; round++) {
@@ -184,7 +184,7 @@ static int kill_strays(world *w) {
         text[n] = 0;
         while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
             ;
-        if (pid < 0) /* no children at all */
+        if (pid < 0) /* no children are left */
             break;
         for (char *at = text, *next; *at; at = next) {
             long number = strtol(at, &next, 10);
@@ -234,7 +234,7 @@ static void describe(const world *w, int rank, char *out, size_t bytes) {
         snprintf(out, bytes, "%sthe plugin ended the process, with exit code %d%s", who, WEXITSTATUS(status), where);
 }
 
-/* The rank whose failure comes first: one that crashed or exited, else the first to say so, else one that hung. */
+/* Returns the rank to blame: one that crashed or exited, else the first to report a failure, else one that hung. */
 static int culprit(const world *w) {
     int best = -1, best_class = 4;
     for (int i = 0; i < w->n; i++) {

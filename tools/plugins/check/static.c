@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Checks of the file alone; none of its code runs here. */
+/* Checks of the file alone. None of its code runs here. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@ static void open_file(check *c, check_elf *f) {
     check_that(c, check_elf_open(c->path, f) == 0, "cannot be read");
 }
 
-/* A list of names in one line. */
+/* Names joined in one line. */
 typedef struct {
     char text[CHECK_TEXT - 160];
     size_t n;
@@ -26,7 +26,7 @@ static void add(names *l, const char *name) {
         l->n = sizeof l->text - 1;
 }
 
-/* Symbols of the sanitizers, in a build for tests. */
+/* Builds for tests may import symbols of the sanitizers. */
 static int is_instrumentation(const char *name) {
     static const char *const prefixes[] = { "__asan_", "__odr_asan", "__ubsan_",     "__tsan_",
                                             "__lsan_", "__msan_",    "__sanitizer_", "__gcov" };
@@ -286,7 +286,7 @@ static void look_for_fast_math(void *user, const check_symbol *s) {
         check_fail(user, "its start-up code sets flush to zero (linked with -ffast-math, -Ofast or similar)");
 }
 
-/* crtfastmath.o; a stripped file is told by abi/load. */
+/* Looks for crtfastmath.o by its symbol. A stripped file has none, but abi/load sees the mode change. */
 static void fast_math(check *c) {
     check_elf f;
     open_file(c, &f);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The checks, a file or two for each suite. Each list ends with a null name. */
+/* The checks of each suite. Each list ends with a null name. */
 #ifndef TESSERA_CHECK_SUITES_H
 #define TESSERA_CHECK_SUITES_H
 #include "check.h"

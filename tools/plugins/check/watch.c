@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* State of a check's own process: memory with an edge, the thread's state, threads and files. */
+/* State of a check's own process: memory that ends at a guard page, the thread's state, threads and files. */
 #include <dirent.h>
 #include <fenv.h>
 #include <pthread.h>
@@ -36,7 +36,7 @@ int check_threads(void) {
     return entries_of("/proc/self/task");
 }
 int check_files(void) {
-    return entries_of("/proc/self/fd") - 1; /* the directory itself */
+    return entries_of("/proc/self/fd") - 1; /* without the directory itself */
 }
 
 uint64_t check_random(uint64_t *state) { /* splitmix64 */

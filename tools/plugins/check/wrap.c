@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A wrap policy on models of several shapes: each parameter exactly once, tied ones together, the same answer always.
- */
+/* Checks a wrap policy on models of several shapes. Each parameter is in exactly one unit, tied ones share a unit, and
+ * the answer never changes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +65,7 @@ static void one(check *c, tess__model *m) {
     param(c, m, "w", 1, 0, 0);
 }
 
-/* Everything below the root, no scope but that. */
+/* All parameters lie directly below the root, without another scope. */
 static void flat(check *c, tess__model *m) {
     char name[32];
     scope(c, m, "");
@@ -127,7 +127,7 @@ static tess_plan_env environment(void) {
     };
 }
 
-/* A planner for policies that ask one: the largest unit counts. */
+/* A planner for policies that ask one. It answers the same for every plan. */
 static int n_planned, planning;
 static check *planner;
 static tess_status plan(void *host, const int32_t *unit, int32_t n, tess_plan_result *out) {
@@ -143,7 +143,7 @@ static tess_status plan(void *host, const int32_t *unit, int32_t n, tess_plan_re
     return TESS_OK;
 }
 
-/* The policy's answer, in an array that ends where a page does. 0 when the policy refuses this model. */
+/* Returns the policy's answer in an array that ends at a guard page. Returns 0 if the policy refuses this model. */
 static int ask(check *c, const char *name, const tess_model_view *v, int garbage, plan_fn planned, int32_t **unit,
                int32_t *n) {
     tess_plan_env env = environment();
@@ -220,7 +220,8 @@ static void compare(check *c, int model, const int32_t *a, int32_t na, const int
                    v->params[i].name, b[i], a[i]);
 }
 
-/* Asked again, after others, with other garbage in the outputs, by another instance: the same. */
+/* The answer must stay the same when asked again, after other models, with other garbage in the outputs and from
+ * another instance. */
 static void pure(check *c) {
     int32_t *first[MODELS], n[MODELS];
     int ok[MODELS], served = 0;
@@ -229,12 +230,12 @@ static void pure(check *c) {
         served += ok[i] = ask(c, models[i].name, &models[i].tree.view, 0xa5, plan, &first[i], &n[i]);
     must_serve(c, served);
     for (int round = 0; round < 6; round++) {
-        if (round == 3) { /* a new instance */
+        if (round == 3) { /* a new instance must answer the same */
             check_close(c);
             ops = check_open(c);
             ctx = c->ctx;
         }
-        check_sleep_ms(round == 4 ? 1100 : 1); /* nor does the clock matter */
+        check_sleep_ms(round == 4 ? 1100 : 1); /* nor may the clock change the answer */
         for (int i = MODELS; i-- > 0;) {
             int32_t *again, m;
             int same = ask(c, models[i].name, &models[i].tree.view, 0x11 * round, plan, &again, &m);
@@ -245,7 +246,7 @@ static void pure(check *c) {
     }
 }
 
-/* Structs of a newer core are longer; arrays are walked by the first element's struct_size. */
+/* A newer core's structs are longer. The policy must step through arrays by the first element's struct_size. */
 static void longer_structs(check *c) {
     struct {
         tess_module_view v;
@@ -306,7 +307,7 @@ static void same_on_all_ranks(check *c) {
         check_that(c, check_flag_get(c, r) == (int64_t)(hash >> 1), "assign says something else on rank %d", r);
 }
 
-/* Without a planner the answer must be good all the same, or a refusal with a message. */
+/* Without a planner the policy must still give a good answer, or refuse with a message. */
 static void without_a_planner(check *c) {
     judge_all(c, NULL);
 }

@@ -5,8 +5,8 @@
 
 #include "random.h"
 
-/* Each digit is a few arcs and lines in a box 1 wide and 1.4 high, y downwards. A line is {x0, y0, x1, y1}; an arc is
- * an ellipse's centre, radii, and the angles it runs between, in eighths of a turn clockwise from the right. */
+/* Each digit is a few arcs and lines in a box 1 wide and 1.4 high, y downwards. A line is {x0, y0, x1, y1}. An arc is
+ * an ellipse's centre, its radii, and two angles in eighths of a turn clockwise from the right. */
 typedef struct {
     enum { END, LINE, ARC } kind;
     float a, b, c, d, from, to;

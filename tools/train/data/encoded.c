@@ -13,9 +13,9 @@ typedef struct {
     const tokenizer *t;
     tokenizer_encoder *e;
     const char *path;
-    uint64_t window; /* tokens */
+    uint64_t window; /* tokens of a window */
     int packs;
-    uint64_t count; /* documents so far */
+    uint64_t count; /* documents read so far */
     int is_samples; /* 1: the first document was a sample, so all must be */
     token_list all, prompt, one;
     uint64_t room; /* capacity of `starts` */
@@ -46,7 +46,8 @@ static tess_status place_sample(encoding *s) {
     return token_list_add(&s->all, s->one.ids, s->one.n);
 }
 
-/* A token with a part of both belongs to the completion: the prompt's are those that it has by itself, too. */
+/* A token that spans prompt and completion belongs to the completion. The prompt's tokens are those that encoding it
+ * alone gives too. */
 static uint64_t prompt_tokens(const encoding *s) {
     uint64_t n = 0;
     while (n < s->prompt.n && n < s->one.n && s->prompt.ids[n] == s->one.ids[n])
@@ -60,7 +61,7 @@ static tess_status add_sample(encoding *s, const document *d) {
     s->out.samples++;
     s->one.n = s->one.n < s->window ? s->one.n : s->window;
     uint64_t ignored = prompt_tokens(s);
-    ignored = ignored ? ignored : 1; /* no token predicts the first one */
+    ignored = ignored ? ignored : 1; /* nothing predicts the first token */
     if (ignored >= s->one.n) {
         s->out.left_out++;
         return TESS_OK;

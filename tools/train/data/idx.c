@@ -79,7 +79,7 @@ static void reader_close(reader *r) {
     r->file = NULL;
 }
 
-/* Up to `bytes`; *got is less only at the end of the file. */
+/* Reads up to `bytes`. *got is smaller only at the end of the file. */
 static tess_status reader_some(reader *r, void *into, uint64_t bytes, uint64_t *got) {
     uint64_t done = 0;
     while (done < bytes) {
@@ -141,7 +141,7 @@ static tess_status reader_expect(reader *r, const char *what, uint32_t expected)
     return TESS_OK;
 }
 
-/* The header's number of items, checked against what the file can hold before anything of that size is allocated. */
+/* Reads the number of items, and checks it against the file's size before anything of that size is allocated. */
 static tess_status read_count(reader *r, uint64_t header_bytes, uint64_t item_bytes, uint64_t *out) {
     uint32_t count;
     TRY(reader_word(r, "the number of items", &count));
@@ -194,7 +194,7 @@ static tess_status check_labels(const reader *r, const unsigned char *labels, ui
     return TESS_OK;
 }
 
-/* The caller frees *out, also when a label is wrong. */
+/* The caller frees *out, even if a label is wrong. */
 static tess_status read_labels(reader *r, const char *dir, const char *prefix, uint64_t images, unsigned char **out) {
     uint64_t count = 0;
     TRY(reader_open(r, dir, prefix, "labels-idx1"));

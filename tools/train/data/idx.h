@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Labelled images in IDX files, as MNIST comes: DIR/PREFIX-images-idx3-ubyte and DIR/PREFIX-labels-idx1-ubyte, each
- * plain or, with zlib, gzipped (.gz). */
+/* Reads labelled images from IDX files such as MNIST's: DIR/PREFIX-images-idx3-ubyte and DIR/PREFIX-labels-idx1-ubyte.
+ * With zlib, each may be gzipped (.gz). */
 #ifndef TOOL_IDX_H
 #define TOOL_IDX_H
 #include <tessera/tessera.h>
@@ -13,8 +13,8 @@ typedef struct {
     unsigned char *labels; /* count, each 0 … 9 */
 } tool_idx;
 
-/** Reads both files of `prefix` ("train", "t10k"). TESS_E_DATA for anything but exactly such files; the message has the
- * file, the offset and what was expected there. */
+/** Reads both files of `prefix` ("train", "t10k"). Other content gives TESS_E_DATA, with the file, the offset and the
+ * expected content in the message. */
 tess_status tool_idx_load(const char *dir, const char *prefix, tool_idx *out);
 void tool_idx_free(tool_idx *);
 #endif

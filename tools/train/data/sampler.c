@@ -28,7 +28,7 @@ static uint64_t feistel(uint64_t seed, uint64_t epoch, unsigned half_bits, uint6
     return left << half_bits | right;
 }
 
-/* A permutation of a power of four, walked until it falls inside the set: needs no table. */
+/* Applies a permutation of a power of four until the result is inside the set. This needs no table. */
 uint64_t tool_sampler_at(const tool_sampler *s, uint64_t epoch, uint64_t position) {
     unsigned half_bits = 1;
     while (half_bits < 31 && UINT64_C(1) << (2 * half_bits) < s->samples)

@@ -13,17 +13,17 @@ typedef struct {
     int32_t sync_each; /* 1: communicating after each microbatch; 0: at the end of the step */
 } tool_sampler;
 
-/** Steps of one epoch. The last step is filled up from the epoch's beginning, as PyTorch's DistributedSampler does:
- * every sample is seen, a few twice. */
+/** Returns the steps of an epoch. The last step is filled from the epoch's beginning, as PyTorch's DistributedSampler
+ * does. Every sample is seen, a few twice. */
 uint64_t tool_sampler_steps(const tool_sampler *);
 
-/** The microbatch's place in its step, the same for the same data whatever the ranks: rank*K + k when communicating at
- * the end, k*W + rank when communicating each time. */
+/** Returns the microbatch's position in its step, which for the same data does not depend on the ranks. It is rank*K +
+ * k when communicating at the end of the step, and k*W + rank when communicating after each microbatch. */
 uint64_t tool_sampler_slot(const tool_sampler *, int32_t rank, int32_t k);
 
-/** The sample at `position` of an epoch's order; positions past the end start over. A pure function. */
+/** Returns the sample at `position` of an epoch's order. Positions past the end start over. It is a pure function. */
 uint64_t tool_sampler_at(const tool_sampler *, uint64_t epoch, uint64_t position);
 
-/** The `batch` samples of rank `rank`'s microbatch k in `step` (from 0) of `epoch`. */
+/** Returns the `batch` samples of rank `rank`'s microbatch k in `step` (from 0) of `epoch`. */
 void tool_sampler_batch(const tool_sampler *, uint64_t epoch, uint64_t step, int32_t rank, int32_t k, uint64_t *out);
 #endif

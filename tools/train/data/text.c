@@ -16,7 +16,7 @@
 
 #define MOST_BYTES (UINT64_C(4) << 30)
 
-/* embedded_docs.c, written by the build. */
+/* The build writes this in embedded_docs.c. */
 extern const unsigned char tool_embedded_docs[];
 extern const uint64_t tool_embedded_docs_bytes;
 

@@ -31,25 +31,25 @@ enum {
 
 typedef struct {
     char *path;
-    const unsigned char *map, *data; /* the file; its tokens */
-    uint64_t map_bytes, n;           /* tokens */
+    const unsigned char *map, *data; /* the mapped file; where its tokens begin */
+    uint64_t map_bytes, n;           /* n: number of tokens */
     int32_t width;                   /* bytes of one token */
     tool_encoded text;               /* used with a tokenizer */
     int is_valid;                    /* 1: the file's name marks it as held out */
 } file;
 
-typedef struct { /* tokens that belong together */
+typedef struct { /* a range of a file's tokens for one part */
     const file *f;
     uint64_t first, windows, before; /* before: number of windows in earlier spans */
 } span;
 
 struct tool_tokens {
     tool_tokens_options o;
-    int32_t bits; /* the value of --token-bits; 0: not set */
+    int32_t bits; /* value of --token-bits, or 0 */
     file *files;
     int32_t n_files, room;
-    int marks;      /* a token may be no target */
-    span *spans[2]; /* training, held out */
+    int marks;      /* some tokens may not be targets */
+    span *spans[2]; /* [0]: training; [1]: held out */
     int32_t n_spans[2];
     uint64_t windows[2];
 };
@@ -65,7 +65,7 @@ static tess_status cut_short(const file *f, uint64_t expected) {
                      expected);
 }
 
-/* A header of llm.c: magic, version, number of tokens. */
+/* Reads llm.c's header: magic, version, number of tokens. */
 static tess_status read_header(file *f, const int32_t words[HEADER_WORDS]) {
     int wide = words[0] == MAGIC_32, version = wide ? VERSION_32 : VERSION_16;
     if (words[0] != MAGIC_16 && !wide)
@@ -83,7 +83,7 @@ static tess_status read_header(file *f, const int32_t words[HEADER_WORDS]) {
     return f->map_bytes == expected ? TESS_OK : cut_short(f, expected);
 }
 
-/* The magic numbers of llm.c are dates; no pair of GPT-2's tokens looks like one of that year. */
+/* llm.c's magic numbers are dates of 2024. No pair of GPT-2's tokens gives such a number. */
 static int has_header(const file *f, int32_t words[HEADER_WORDS]) {
     if (f->map_bytes < sizeof(int32_t) * HEADER_WORDS)
         return 0;
@@ -113,7 +113,8 @@ static tess_status cut_bare(file *f, int32_t bits) {
                      f->map_bytes, f->width, bits);
 }
 
-/* Halves of wide tokens are narrow ones. Narrow ones as wide ones are beyond a vocabulary after the first few. */
+/* Narrow tokens read as wide ones soon exceed the vocabulary, but halves of wide tokens are valid narrow ones. So only
+ * the wide reading can be refuted. */
 static int may_be_wide(const file *narrow, int64_t vocabulary) {
     uint64_t pairs = narrow->map_bytes / 4, i = 0;
     while (i < pairs && token_at(narrow, 2 * i) + ((int64_t)token_at(narrow, 2 * i + 1) << 16) < vocabulary)
@@ -121,7 +122,7 @@ static int may_be_wide(const file *narrow, int64_t vocabulary) {
     return narrow->map_bytes % 4 == 0 && i == pairs;
 }
 
-/* Every rank has its tokens in memory. */
+/* Text is encoded into memory on every rank. */
 static tess_status encode_text(tool_tokens *t, file *f) {
     if (f->map_bytes > TEXT_MOST)
         return tess_fail(TESS_E_DATA,
@@ -383,7 +384,7 @@ uint64_t tool_tokens_windows(const tool_tokens *t, int valid) {
 typedef struct {
     const file *f;
     uint64_t first, n;
-    int32_t end; /* the token that ends a document, where the next one's first is not marked; -1: none */
+    int32_t end; /* end token, after which the next token begins a document; -1: the tokens are marked themselves */
 } window_place;
 
 static window_place place_of(const tool_tokens *t, int valid, uint64_t window) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A program reads these of a running engine: the ledger, the trace, the statistics. */
-#include "state.h"
+#include "engine/state.h"
 
 #include "kernels/norm.h"
 #include <tessera/inspect.h>
@@ -177,6 +177,8 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
     tess_stats s = { .struct_size = out->struct_size,
                      .n_recompiles = t->pass.n_recompiles,
                      .n_skipped = t->step.n_skipped,
+                     .loss_scale = t->scaler.now.scale,
+                     .n_overflows = t->scaler.now.skipped,
                      .n_collectives = t->comms.n_collectives,
                      .n_units = (uint64_t)t->plan.layout.n_units,
                      .n_params = (uint64_t)t->plan.model.n_params,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Tells a program what its engine chose: tess_info_get, tess_stream_get, tess_compute_dtype, microbatches. */
-#include "state.h"
+#include "engine/state.h"
 
 #include <tessera/gpu.h>
 #include <tessera/inspect.h>

@@ -1,0 +1,62 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 120
+# processors: 2
+# tessera.f90 and examples/fortran: every line and every bit of examples/first, on 1 and 2 ranks; its types lie as C's do;
+# an error of either language ends with the C message and exit code.
+. "$SOURCE/tests/e2e/lib.sh"
+command -v gfortran >/dev/null || { echo "skipped: no gfortran"; exit 77; }
+[ -z "$SANITIZE" ] || { echo "skipped: programs outside the tree are not built with the sanitizer"; exit 77; }
+[ -e "$BUILD/libtessera.so" ] || { echo "skipped: no libtessera.so in this build"; exit 77; }
+export TESSERA_THREADS=1 TESSERA_LOG=warning
+unset TESSERA_STRATEGY TESSERA_WRAP TESSERA_COMM TESSERA_ACCUM
+module=$SOURCE/core/include/tessera/tessera.f90
+link=(-L"$BUILD" -ltessera -lm -Wl,-rpath,"$BUILD" -Wl,--wrap=tess_close)
+cc -O2 -c -I"$SOURCE/core/include" "$SOURCE/tests/support/digest_at_close.c" || fail "digest_at_close.c"
+cc -O2 -I"$SOURCE/core/include" "$SOURCE/examples/first/train.c" digest_at_close.o "${link[@]}" -o in_c || fail "examples/first"
+# As examples/fortran/CMakeLists.txt says, to have the bits of C.
+gfortran -std=f2018 -Wall -Wextra -Werror -O2 -fno-tree-vectorize "$module" "$SOURCE/examples/fortran/train.f90" digest_at_close.o "${link[@]}" -o in_fortran ||
+  fail "examples/fortran"
+
+for n in 1 2; do
+  expect 0 "$TESSERA" run -n $n -- ./in_c
+  cp out c.txt
+  expect 0 "$TESSERA" run -n $n -- ./in_fortran
+  cmp -s out c.txt || fail "W = $n: $(diff c.txt out)"
+  [ "$(grep -c ' loss ' out)" = 5 ] && grep -q 'digest [0-9a-f]' out || fail "W = $n: $(cat out)"
+done
+
+expect 3 env TESSERA_OPTIMIZER=no-such ./in_fortran
+grep -q 'no-such' err || fail "an error without the C message: $(cat err)"
+
+# Each bind(c) type: the offset of its last field, which no field before may move. A newer C struct may be longer.
+cat >offsets.c <<'END'
+#include <tessera/tessera.h>
+#include <stdio.h>
+int main(void) {
+    printf("%zu %zu %zu %zu\n", offsetof(tess_range, stacked_first), offsetof(tess_options, microbatches),
+           offsetof(tess_param_options, tag), offsetof(tess_optimizer_options, step));
+    printf("%d %d %d %d %d %d %d %d %d\n", TESS_F32, TESS_F64, TESS_BF16, TESS_SUM, TESS_AVG, TESS_PASS_TRAIN,
+           TESS_FROZEN, TESS_GRAD_OVERWRITE, TESS_OF_PARAM);
+    return 0;
+}
+END
+sed 's/^  private$/  public/' "$module" >open.f90
+cat >offsets.f90 <<'END'
+program offsets
+  use tessera
+  use, intrinsic :: iso_c_binding
+  type(tess_range) :: r
+  type(options) :: o
+  type(param_options) :: p
+  type(optimizer_options) :: s
+  print '(*(i0, :, 1x))', c_sizeof(r) - c_sizeof(r%stacked_first), c_sizeof(o) - c_sizeof(o%microbatches), &
+    c_sizeof(p) - c_sizeof(p%tag), c_sizeof(s) - c_sizeof(s%step)
+  print '(*(i0, :, 1x))', tess_f32, tess_f64, tess_bf16, tess_sum, tess_avg, tess_pass_train, tess_frozen, &
+    tess_grad_overwrite, tess_of_param
+end program
+END
+cc -I"$SOURCE/core/include" offsets.c -o offsets_c && ./offsets_c >c.txt || fail "offsets in C"
+gfortran open.f90 offsets.f90 -L"$BUILD" -ltessera -Wl,-rpath,"$BUILD" -o offsets_f && ./offsets_f >f.txt || fail "offsets in Fortran"
+cmp -s c.txt f.txt || fail "types of tessera.f90 do not lie as C's do: $(diff c.txt f.txt)"

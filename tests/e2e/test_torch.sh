@@ -1,0 +1,97 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 300
+# processors: 2
+# tessera/torch.hpp on several ranks: one digest over ranks, strategies, units, offload, backends and recomputation; losses of
+# one rank; checkpoints; an exception that all ranks hear of. examples/torch: at most 25 changed lines, the lines of LibTorch
+# alone on one rank, a plan.
+. "$SOURCE/tests/e2e/lib.sh"
+probe=$BUILD/tests/torch/test_torch
+[ -x "$probe" ] || { echo "skipped: LibTorch not found (libtorch-dev)"; exit 77; }
+export TESSERA_THREADS=1 OMP_NUM_THREADS=1 TESSERA_LOG=error
+
+# on RANKS ARGUMENT…: four microbatches a step on any number of ranks; their sums in one tree.
+on() {
+  TESSERA_DETERMINISTIC=1 TESSERA_ACCUM=$((4 / $1)) expect 0 "$TESSERA" run -n "$1" -- "$probe" train "${@:2}"
+  sed -i 's/^\[0\] //' out
+}
+on 1
+[ "$(grep -c loss out)" = 50 ] || fail "not 50 losses: $(cat out err)"
+cp out one.txt
+digest=$(sed -n 's/^digest //p' one.txt)
+[ ${#digest} = 16 ] || fail "no digest"
+same() { [ "$(sed -n 's/^digest //p' out)" = "$digest" ] || fail "$*: another digest: $(tail -n 1 out)"; }
+on 1 recompute && same recompute
+while read -r ranks strategy wrap offload comm sync more; do
+  export TESSERA_STRATEGY=$strategy TESSERA_WRAP=$wrap TESSERA_OFFLOAD=$offload TESSERA_COMM=$comm TESSERA_SYNC=$sync
+  # shellcheck disable=SC2086
+  on "$ranks" $more && same "$ranks $strategy $wrap $offload $comm $sync $more"
+  paste -d ' ' <(grep loss one.txt) <(grep loss out) | awk '{ d = $4 - $8; if (d < 0) d = -d; if ($2 != $6 || d > 1e-5 * $4) { print; bad = 1 } }
+    END { exit bad || NR != 50 }' || fail "$ranks ranks: other losses than one rank's"
+done <<'END'
+2 full scopes none auto each
+2 grad_op none cpu auto end recompute
+4 full size:1000 none auto each recompute
+4 hybrid:2 scopes cpu auto each
+4 none scopes none auto each
+END
+if [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ]; then
+  TESSERA_STRATEGY=full TESSERA_COMM=gloo TESSERA_WRAP=scopes TESSERA_OFFLOAD=none TESSERA_SYNC=each on 2 && same gloo
+fi
+unset TESSERA_STRATEGY TESSERA_WRAP TESSERA_OFFLOAD TESSERA_COMM TESSERA_SYNC
+
+# Half of a run on two ranks, the rest on four. The export has LibTorch's names.
+on 2 save=half
+on 4 save=half && same "resumed on another number of ranks"
+"$TESSERA" ckpt export half folder >/dev/null || fail "ckpt export"
+for name in embed.weight layers.1.norm.bias bn.running_var bn.num_batches_tracked head.scale; do
+  head -c 20000 folder/model.safetensors | grep -aq "\"$name\"" || fail "the export has no $name"
+done
+
+# An exception on one rank: the other names it.
+code=0
+"$TESSERA" run -n 2 -- "$probe" train fault=throw >out 2>err || code=$?
+[ $code != 0 ] && grep -q '^\[0\].*rank 1 failed in .*forward of block "layers.1" ended by an exception: dropout probability' err || fail "fault=throw: $code $(cat err)"
+nothing_left
+
+# The examples.
+for example in mnist decoder; do
+  changed=$(diff "$SOURCE/examples/torch/$example/plain.cpp" "$SOURCE/examples/torch/$example/sharded.cpp" | awk '
+    function lines(range, ends) { return split(range, ends, ",") == 2 ? ends[2] - ends[1] + 1 : 1 }
+    /^[0-9]/ { kind = $0; gsub(/[0-9,]/, "", kind); split($0, side, /[acd]/)
+      before = kind == "a" ? 0 : lines(side[1]); after = kind == "d" ? 0 : lines(side[2]); total += before > after ? before : after }
+    END { print total + 0 }')
+  [ "$changed" -le 25 ] && [ "$changed" -gt 5 ] || fail "examples/torch/$example: $changed changed lines"
+  echo "examples/torch/$example: $changed changed lines"
+done
+bin=$BUILD/examples/torch
+idx() { # FILE, HEADER as octal bytes, BYTES: what MNIST's files look like; the pixels are digits of numbers
+  { printf "$2" && seq 100000 | head -c "$3"; } >"$1"
+}
+mkdir -p digits
+idx digits/train-images-idx3-ubyte '\0\0\010\003\0\0\001\0\0\0\0\034\0\0\0\034' $((256 * 784))
+idx digits/t10k-images-idx3-ubyte '\0\0\010\003\0\0\0\100\0\0\0\034\0\0\0\034' $((64 * 784))
+{ printf '\0\0\010\001\0\0\001\0'; for ((i = 0; i < 256; i++)); do printf "\\00$((i % 8))"; done; } >digits/train-labels-idx1-ubyte
+{ printf '\0\0\010\001\0\0\0\100'; for ((i = 0; i < 64; i++)); do printf "\\00$((i % 8))"; done; } >digits/t10k-labels-idx1-ubyte
+expect 0 "$bin/mnist_plain" digits 2
+cp out plain.txt
+expect 0 "$bin/mnist_sharded" digits 2
+diff plain.txt out && [ "$(grep -c loss out)" = 2 ] || fail "mnist: other losses than LibTorch's"
+seq 5000 >text
+expect 0 "$bin/decoder_plain" text 50 2 32
+cp out plain.txt
+expect 0 "$bin/decoder_sharded" text 50 2 32
+grep loss out | paste -d ' ' <(grep loss plain.txt) - | awk '{ d = $4 - $10; if (d < 0) d = -d; if ($2 != $8 || d > 1e-5 * $4) { print; bad = 1 } }
+  END { exit bad || NR != 50 }' || fail "decoder: other losses than LibTorch's"
+# In bf16 the losses are near.
+rm -rf decoder
+TESSERA_PRECISION=bf16 expect 0 "$TESSERA" run -n 2 -- "$bin/decoder_sharded" text 50 2 32
+sed 's/^\[0\] //' out | grep loss | paste -d ' ' <(grep loss plain.txt) - | awk '{ d = $4 - $10; if (d < 0) d = -d; if ($2 != $8 || d > 0.03 * $4) { print; bad = 1 } }
+  END { exit bad || NR != 50 }' || fail "decoder, bf16: other losses"
+rm -rf mnist decoder
+expect 0 "$TESSERA" run -n 2 -- "$bin/mnist_sharded" digits 1
+expect 0 "$TESSERA" run -n 2 -- "$bin/decoder_sharded" text 5 2 32
+expect 0 "$TESSERA" plan -n 8 -- "$bin/decoder_sharded" text
+grep -q 'optimizer state' out || fail "no plan: $(cat out err)"
+echo "one digest: $digest"

@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* tessera/torch.hpp on one rank: the bits of LibTorch alone for what a model may have, and one message for each misuse.
+ * With an argument it trains the model on the ranks that it is started on, and prints losses and a digest. */
+#include <tessera/torch.hpp>
+
+#include <cstdio>
+#include <map>
+#include <thread>
+
+namespace nn = torch::nn;
+namespace F = torch::nn::functional;
+using torch::Tensor;
+
+static int failures;
+#define EXPECT(what)                                                                                                   \
+    ((what) ? (void)0 : (void)(failures++, printf("%s:%d: %s: not so: %s\n", __FILE__, __LINE__, now.c_str(), #what)))
+static std::string now; /* the case that runs */
+
+/* ---- a model with all that a module may have ---- */
+
+/* Two inputs and two outputs, dropout, parameters of several shapes. */
+struct LayerImpl : nn::Module {
+    LayerImpl() {
+        a = register_module("a", nn::Linear(16, 48));
+        b = register_module("b", nn::Linear(48, 16));
+        norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({ 16 })));
+        drop = register_module("drop", nn::Dropout(0.1));
+    }
+    std::tuple<Tensor, Tensor> forward(Tensor x, Tensor sum) {
+        x = norm(x + drop(b(torch::gelu(a(x)))));
+        return { x, sum + x };
+    }
+    nn::Linear a{ nullptr }, b{ nullptr };
+    nn::LayerNorm norm{ nullptr };
+    nn::Dropout drop{ nullptr };
+};
+TORCH_MODULE(Layer);
+
+struct HeadImpl : nn::Module {
+    explicit HeadImpl(nn::Embedding embed) : embed(embed) { scale = register_parameter("scale", torch::ones({ 16 })); }
+    Tensor forward(Tensor x) { return (x * scale).matmul(embed->weight.t()); }
+    Tensor scale;
+    nn::Embedding embed;
+};
+TORCH_MODULE(Head);
+
+struct NetImpl : nn::Module {
+    NetImpl() {
+        embed = register_module("embed", nn::Embedding(33, 16)); /* 528 elements: no rank number divides them well */
+        fixed = register_module("fixed", nn::Linear(16, 16));
+        for (Tensor &p : fixed->parameters())
+            p.set_requires_grad(false);
+        for (int i = 0; i < 2; i++)
+            layers->push_back(Layer());
+        register_module("layers", layers);
+        mix = register_module("mix", nn::Linear(16, 16));
+        bn = register_module("bn", nn::BatchNorm1d(16));
+        head = register_module("head", Head(embed));
+    }
+    Tensor forward(Tensor ids) {
+        Tensor x = tessera::forward(embed, ids), sum = torch::zeros_like(x);
+        x = x + tessera::forward(fixed, x);
+        for (auto &layer : *layers)
+            std::tie(x, sum) = tessera::forward(layer->as<Layer>(), x, sum);
+        x = torch::tanh(tessera::forward(mix, x));
+        x = tessera::forward(mix, x + sum); /* the second use in a pass */
+        return tessera::forward(head, tessera::forward(bn, x));
+    }
+    nn::Embedding embed{ nullptr };
+    nn::Linear fixed{ nullptr }, mix{ nullptr };
+    nn::ModuleList layers;
+    nn::BatchNorm1d bn{ nullptr };
+    Head head{ nullptr };
+};
+TORCH_MODULE(Net);
+
+static Net make_net() {
+    torch::manual_seed(7);
+    return Net();
+}
+static std::pair<Tensor, Tensor> data(uint64_t microbatch) {
+    torch::manual_seed(1000 + microbatch); /* dropout draws from it, too: the same for the same microbatch */
+    return { torch::randint(33, { 24 }, torch::kLong), torch::randint(33, { 24 }, torch::kLong) };
+}
+static bool whole; /* the model is a block around its blocks */
+static Tensor loss_of(Net &net, uint64_t microbatch) {
+    auto b = data(microbatch);
+    Tensor y = whole ? tessera::forward(net, b.first) : net->forward(b.first);
+    return F::cross_entropy(y.to(torch::kFloat), b.second);
+}
+template <class O>
+static tessera::Options options(const O &o) {
+    return tessera::Options(o).shared({ { "head", "embed.weight" } });
+}
+
+/* ---- the same bits as LibTorch alone ---- */
+
+struct Run {
+    std::vector<double> losses;
+    std::map<std::string, Tensor> values;
+};
+static void keep_values(Run &run, Net &net) {
+    for (auto &p : net->named_parameters())
+        run.values[p.key()] = p.value().detach().clone();
+    for (auto &b : net->named_buffers())
+        run.values[b.key()] = b.value().detach().clone();
+}
+template <class Optimizer, class O>
+static Run alone(const O &o, double clip, int microbatches) {
+    Run run;
+    Net net = make_net();
+    Optimizer optimizer(net->parameters(), o);
+    for (int step = 0; step < 50; step++) {
+        optimizer.zero_grad();
+        for (int k = 0; k < microbatches; k++) {
+            Tensor loss = loss_of(net, static_cast<uint64_t>(step * microbatches + k)) / microbatches;
+            loss.backward();
+            run.losses.push_back(loss.item<double>());
+        }
+        if (clip > 0)
+            nn::utils::clip_grad_norm_(net->parameters(), clip);
+        optimizer.step();
+    }
+    keep_values(run, net);
+    return run;
+}
+static Run sharded(const tessera::Options &o, double clip) {
+    Run run;
+    Net net = make_net();
+    tessera::Sharded optimizer(net, o);
+    const int microbatches = optimizer.accumulate();
+    for (int step = 0; step < 50; step++) {
+        optimizer.zero_grad();
+        for (int k = 0; k < microbatches; k++) {
+            Tensor loss = loss_of(net, static_cast<uint64_t>(step * microbatches + k));
+            loss.backward();
+            run.losses.push_back(loss.item<double>() / microbatches);
+        }
+        if (clip > 0)
+            optimizer.clip_grad_norm_(clip);
+        if (step % 20 == 0) { /* an evaluation in between changes nothing */
+            torch::NoGradGuard no_grad;
+            net->eval();
+            loss_of(net, 1);
+            net->train();
+        }
+        optimizer.step();
+    }
+    optimizer.summon([&] { keep_values(run, net); });
+    return run;
+}
+static void same(const Run &left, const Run &right) {
+    EXPECT(left.losses == right.losses);
+    EXPECT(left.values.size() == right.values.size() && left.values.size() == 23);
+    for (const auto &v : left.values)
+        if (!v.second.equal(right.values.at(v.first)))
+            EXPECT(!"the values are equal"), printf("  %s\n", v.first.c_str());
+}
+static tess_options engine(const char *optimizer) {
+    tess_options o = {};
+    o.optimizer = optimizer;
+    return o;
+}
+
+static void test_bits() {
+    auto sgd = torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01);
+    now = "sgd";
+    Run plain = alone<torch::optim::SGD>(sgd, 0, 1);
+    same(plain, sharded(options(sgd), 0));
+    now = "recomputed";
+    same(plain, sharded(options(sgd).recompute({ "layers.*", "bn" }), 0));
+    now = "the model a block around some blocks";
+    whole = true;
+    same(plain, sharded(options(sgd).blocks({ "layers.*", "bn" }), 0));
+    whole = false;
+}
+
+static void test_own() {
+    auto adamw = torch::optim::AdamWOptions(1e-2);
+    now = "adamw with LibTorch's arithmetic, clipped, two microbatches";
+    Run plain = alone<torch::optim::AdamW>(adamw, 0, 2);
+    Run mine = sharded(options(adamw).accumulate(2).engine(engine("own")), 0);
+    for (size_t i = 0; i < plain.losses.size(); i++)
+        EXPECT(std::abs(plain.losses[i] - mine.losses[i]) < 1e-5);
+    now = "adamw with LibTorch's arithmetic";
+    same(alone<torch::optim::AdamW>(adamw, 0, 1), sharded(options(adamw).engine(engine("own")), 0));
+    now = "adam with LibTorch's arithmetic";
+    auto adam = torch::optim::AdamOptions(1e-2).weight_decay(0.02);
+    same(alone<torch::optim::Adam>(adam, 0, 1), sharded(options(adam).engine(engine("own")), 0));
+    now = "adamw, clipped";
+    plain = alone<torch::optim::AdamW>(adamw, 0.5, 1), mine = sharded(options(adamw), 0.5);
+    for (size_t i = 0; i < plain.losses.size(); i++)
+        EXPECT(std::abs(plain.losses[i] - mine.losses[i]) < 1e-4);
+}
+
+/* ---- misuse ---- */
+
+struct SmallImpl : nn::Module {
+    SmallImpl() {
+        a = register_module("a", nn::Linear(4, 4));
+        b = register_module("b", nn::Linear(4, 4));
+    }
+    Tensor forward(Tensor x) {
+        if (inside)
+            inside(*this);
+        return b(torch::relu(a(x)));
+    }
+    nn::Linear a{ nullptr }, b{ nullptr };
+    std::function<void(SmallImpl &)> inside;
+};
+TORCH_MODULE(Small);
+struct PairImpl : nn::Module {
+    PairImpl() {
+        first = register_module("first", Small());
+        second = register_module("second", Small());
+    }
+    Tensor forward(Tensor x) { return tessera::forward(second, tessera::forward(first, x)); }
+    Small first{ nullptr }, second{ nullptr };
+};
+TORCH_MODULE(Pair);
+
+static void test_counted() {
+    now = "memory of LibTorch";
+    Pair net;
+    tessera::Sharded s(net, torch::optim::SGDOptions(0.1));
+    auto before = s.torch_bytes();
+    {
+        Tensor t = torch::empty({ 1000 });
+        EXPECT(s.torch_bytes().bytes == before.bytes + 4000);
+    }
+    auto after = s.torch_bytes();
+    EXPECT(after.bytes == before.bytes && after.peak == before.bytes + 4000);
+}
+
+/* One message, once; and the same again from every later call, as the first error stays. */
+template <class F>
+static void refused(const char *name, const std::string &message, bool stays, F &&misuse) {
+    now = name;
+    std::string got = "nothing";
+    Pair net;
+    tessera::Sharded s(net, tessera::Options(torch::optim::SGDOptions(0.1)).accumulate(2));
+    try {
+        misuse(net, s);
+    } catch (const tessera::Error &e) {
+        got = e.what();
+        EXPECT(e.exit_code() != 0);
+    } catch (const std::exception &e) {
+        got = std::string("another exception: ") + e.what();
+    }
+    EXPECT(got.find(message) != std::string::npos);
+    if (got.find(message) == std::string::npos)
+        printf("  %s\n", got.c_str());
+    if (!stays)
+        return;
+    std::string again = "nothing";
+    try {
+        net->first->inside = nullptr;
+        net->forward(torch::ones({ 2, 4 }));
+    } catch (const tessera::Error &e) {
+        again = e.what();
+    }
+    EXPECT(again == got);
+    if (again != got)
+        printf("  %s\n  %s\n", got.c_str(), again.c_str());
+}
+static Tensor ones() {
+    return torch::ones({ 2, 4 });
+}
+
+static void test_misuse() {
+    refused("outside", "parameter \"first.a.weight\" is used by aten::", false,
+            [](Pair &net, tessera::Sharded &) { net->first->a->weight.sum().item<float>(); });
+    refused("outside, in a linear", "outside its block", false,
+            [](Pair &net, tessera::Sharded &) { net->first->a->forward(ones()); });
+    refused("outside, by another thread", "outside its block", false, [](Pair &net, tessera::Sharded &) {
+        std::exception_ptr caught;
+        std::thread([&] {
+            try {
+                net->first->a->weight.mul(2);
+            } catch (...) {
+                caught = std::current_exception();
+            }
+        }).join();
+        std::rethrow_exception(caught);
+    });
+    refused("kept", "parameter \"first.a.weight\" is kept past its block", true, [](Pair &net, tessera::Sharded &) {
+        Tensor kept;
+        net->first->inside = [&](SmallImpl &m) { kept = m.a->weight.view({ -1 }); };
+        Tensor loss = net->forward(ones()).sum();
+        EXPECT(std::isnan(kept[0].item<float>())); /* not a crash */
+        loss.backward();
+    });
+    refused("returned", "returns parameter \"first.b.bias\" or a view of it", true, [](Pair &net, tessera::Sharded &) {
+        torch::NoGradGuard no_grad;
+        auto *m = net->first.get();
+        tessera::detail::enter(
+            *m,
+            [m](auto &...) {
+                return m->b->bias.view({ 2, 2 });
+            },
+            std::tuple<Tensor>(ones()));
+    });
+    refused("mutated", "module \"first\" has changed since tessera::Sharded was made", true,
+            [](Pair &net, tessera::Sharded &) {
+                net->first->register_parameter("more", torch::ones({ 2 }));
+                net->forward(ones());
+            });
+    refused("backward twice", "backward of block \"second\" runs twice", true, [](Pair &net, tessera::Sharded &) {
+        Tensor loss = net->forward(ones()).sum();
+        loss.backward({}, true);
+        loss.backward();
+    });
+    refused("double backward", "with create_graph", true, [](Pair &net, tessera::Sharded &) {
+        Tensor loss = net->forward(ones()).sum();
+        loss.backward({}, true, true);
+    });
+    refused("no_grad", "block \"second\" is entered under NoGradGuard in a training pass", true,
+            [](Pair &net, tessera::Sharded &) {
+                Tensor x = tessera::forward(net->first, ones());
+                torch::NoGradGuard no_grad;
+                tessera::forward(net->second, x);
+            });
+    refused("no_grad in all of it", "Sharded::step without a backward", true, [](Pair &net, tessera::Sharded &s) {
+        torch::NoGradGuard no_grad;
+        net->forward(ones());
+        s.step();
+    });
+    refused("no gradient", "parameter \"first.a.weight\" got no gradient", true, [](Pair &net, tessera::Sharded &s) {
+        Tensor y = tessera::forward(net->second, ones()).sum();
+        net->first->inside = nullptr;
+        auto *m = net->first.get();
+        Tensor x = tessera::detail::enter(
+            *m, [m](auto &t) { return m->b(t); }, std::tuple<Tensor>(ones()));
+        (x.sum() + y).backward();
+        s.step();
+    });
+    refused("another thread", "is entered on another thread", true, [](Pair &net, tessera::Sharded &) {
+        Tensor x = tessera::forward(net->first, ones());
+        std::exception_ptr caught;
+        std::thread([&] {
+            try {
+                tessera::forward(net->second, x);
+            } catch (...) {
+                caught = std::current_exception();
+            }
+        }).join();
+        std::rethrow_exception(caught);
+    });
+    refused("in place", "parameter \"first.b.bias\" was changed in place within block \"first\"", true,
+            [](Pair &net, tessera::Sharded &) {
+                net->first->inside = [](SmallImpl &m) {
+                    torch::NoGradGuard no_grad;
+                    m.b->bias.add_(1);
+                };
+                net->forward(ones());
+            });
+    refused("no block", "module \"first.a\" is no block", false,
+            [](Pair &net, tessera::Sharded &) { tessera::forward(net->first->a, ones()); });
+    refused("an exception in forward", "forward of block \"first\" ended by an exception: mine", true,
+            [](Pair &net, tessera::Sharded &) {
+                net->first->inside = [](SmallImpl &) { throw std::logic_error("mine"); };
+                bool own = false;
+                try {
+                    net->forward(ones());
+                } catch (const std::logic_error &) {
+                    own = true; /* the program's own type comes through */
+                }
+                EXPECT(own);
+                net->forward(ones());
+            });
+    refused("an old graph", "belongs to a pass that has ended", true, [](Pair &net, tessera::Sharded &s) {
+        Tensor first = tessera::forward(net->first, ones()).sum(), kept = tessera::forward(net->second, ones()).sum();
+        first.backward();
+        (void)s;
+        net->forward(ones());
+        kept.backward();
+    });
+}
+
+/* ---- on several ranks ---- */
+
+static uint64_t digest_of(Net &net) {
+    uint64_t h = 1469598103934665603u;
+    for (auto &p : net->named_parameters()) {
+        Tensor t = p.value().detach().to(torch::kFloat).contiguous();
+        auto *bytes = static_cast<const unsigned char *>(t.data_ptr());
+        for (size_t i = 0; i < t.nbytes(); i++)
+            h = (h ^ bytes[i]) * 1099511628211u;
+    }
+    return h;
+}
+static int train(int argc, char **argv) {
+    Net net = make_net();
+    auto o = options(torch::optim::SGDOptions(0.05).momentum(0.9));
+    std::string save, fault;
+    for (int i = 1; i < argc; i++) {
+        std::string a = argv[i];
+        if (a == "recompute")
+            o.recompute({ "layers.*", "bn" });
+        else if (a.rfind("save=", 0) == 0)
+            save = a.substr(5);
+        else if (a.rfind("fault=", 0) == 0)
+            fault = a.substr(6);
+    }
+    tessera::Sharded s(net, o);
+    uint64_t begin = save.empty() ? 0 : s.load(save), steps = 50;
+    for (uint64_t step = begin; step < steps; step++) {
+        const auto n = static_cast<uint64_t>(s.accumulate());
+        double loss = 0;
+        for (uint64_t k = 0; k < n; k++) {
+            if (fault == "throw" && step == 3 && s.rank() == 1)
+                net->layers[1]->as<Layer>()->drop->options.p(-1);
+            Tensor l = loss_of(net, s.microbatch(step * n + k));
+            l.backward();
+            loss += l.item<double>() / static_cast<double>(n);
+        }
+        s.clip_grad_norm_(1);
+        s.step();
+        loss = s.mean(loss);
+        if (s.rank() == 0)
+            printf("step %d loss %.9g\n", static_cast<int>(step), loss);
+        if (!save.empty() && step == 24) {
+            s.save(save);
+            return 0;
+        }
+    }
+    uint64_t digest = 0;
+    s.sync_buffers();
+    s.summon([&] { digest = digest_of(net); });
+    if (s.rank() == 0)
+        printf("digest %016llx\n", static_cast<unsigned long long>(digest));
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    try {
+        if (argc > 1)
+            return train(argc, argv);
+        test_bits();
+        test_own();
+        test_counted();
+        test_misuse();
+    } catch (const tessera::Error &e) {
+        fprintf(stderr, "%s: %s\n", now.c_str(), e.what());
+        return e.exit_code();
+    } catch (const std::exception &e) {
+        fprintf(stderr, "%s: %s\n", now.c_str(), e.what());
+        return 1;
+    }
+    printf("%s\n", failures ? "FAILED" : "all cases passed");
+    return failures != 0;
+}

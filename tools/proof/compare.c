@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "proof.h"
+#include "tools/commands.h"
+#include "tools/support/command_line.h"
+
+enum { PARAM, GRAD }; /* the first two kinds */
+
+/* A step makes gradients, the last unit's first, then states, then parameters. */
+static size_t kind_in_time(const proof_ledger *l, size_t k) {
+    return k == 0 ? GRAD : k == l->n_kinds - 1 ? PARAM : k + 1;
+}
+
+static int differs(const proof_ledger *l, const proof_step *a, const proof_step *b, size_t unit, size_t kind) {
+    return a->digests[unit * l->n_kinds + kind] != b->digests[unit * l->n_kinds + kind];
+}
+
+static void say_unit(const proof_ledger *l, const proof_step *a, const proof_step *b, size_t unit) {
+    const char *gap = " ";
+    for (size_t k = 0; k < l->n_kinds; k++) {
+        size_t kind = kind_in_time(l, k);
+        if (!differs(l, a, b, unit, kind))
+            continue;
+        if (*gap == ' ')
+            printf("  %s:", l->units[unit]);
+        printf("%s%s", gap, l->kinds[kind]);
+        gap = ", ";
+    }
+    if (*gap == ',')
+        putchar('\n');
+}
+
+static int say_difference(const proof_ledger *l, const proof_step *a, const proof_step *b) {
+    for (size_t k = 0; k < l->n_kinds; k++)
+        for (size_t u = l->n_units; u-- > 0;)
+            if (differs(l, a, b, u, kind_in_time(l, k))) {
+                printf("different: step %" PRIu64 ", unit %s, %s; in that step differ:\n", a->step, l->units[u],
+                       l->kinds[kind_in_time(l, k)]);
+                for (size_t i = 0; i < l->n_units; i++)
+                    say_unit(l, a, b, i);
+                return TOOL_FAILED;
+            }
+    printf("different: step %" PRIu64 " has another root\n", a->step);
+    return TOOL_FAILED;
+}
+
+static int same_texts(char **a, char **b, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(a[i], b[i]) != 0)
+            return 0;
+    return 1;
+}
+
+int proof_compare(const proof_ledger *a, const proof_ledger *b, uint64_t last) {
+    uint64_t n = 0, first = 0, end = 0;
+    if (strcmp(a->model, b->model) != 0 || a->n_units != b->n_units || a->n_kinds != b->n_kinds ||
+        !same_texts(a->units, b->units, a->n_units) || !same_texts(a->kinds, b->kinds, a->n_kinds))
+        return tool_report(tess_fail(TESS_E_DATA, "%s and %s are of other models or optimizers", a->path, b->path));
+    for (size_t i = 0; i < a->n_steps && a->steps[i].step <= last; i++) {
+        const proof_step *other = proof_find(b, a->steps[i].step);
+        if (!other)
+            continue;
+        if (a->steps[i].root != other->root)
+            return say_difference(a, &a->steps[i], other);
+        first = n++ ? first : other->step;
+        end = other->step;
+    }
+    if (!n)
+        return tool_report(tess_fail(TESS_E_DATA, "%s and %s have no step in common", a->path, b->path));
+    printf("equal: %" PRIu64 " step%s, %" PRIu64 " to %" PRIu64 "\n", n, n == 1 ? "" : "s", first, end);
+    return TOOL_OK;
+}
