@@ -52,7 +52,7 @@ static int scratch_of(uint8_t op) {
                                  : TESS__REDUCE_SCRATCH;
 }
 
-tess_status tess__post_planned(tess *t, const tess__instr *in, const void *send, void *recv) {
+static tess_status post_planned(tess *t, const tess__instr *in, const void *send, void *recv) {
     int gathers = in->op == TESS__GATHER || in->op == TESS__COLLECT;
     tess__in_flight *f = &t->transfers.in_flight[in->index];
     name_instr(t, in);
@@ -87,12 +87,12 @@ static tess_status gather_group(tess *t, const tess__instr *in) {
     int32_t g = in->index;
     const tess__group *group = &t->plan.layout.groups[g];
     if (group->low_copy && group->param_rest.domain == TESS_DOMAIN_DEVICE && !(in->flags & TESS__ASYNC))
-        return tess__post_planned(t, in, tess__address_of(t, TESS__LOW_COPY, g), /* sent where the step wrote it */
-                                  tess__address_of(t, TESS__FULL, g));
+        return post_planned(t, in, tess__address_of(t, TESS__LOW_COPY, g), /* sent where the step wrote it */
+                            tess__address_of(t, TESS__FULL, g));
     TRY(tess__work(t, in));
     if (t->plan.setup.shard_ranks == 1)
         return TESS_OK;
-    return tess__post_planned(t, in, tess__own_slot(t, g), tess__address_of(t, TESS__FULL, g));
+    return post_planned(t, in, tess__own_slot(t, g), tess__address_of(t, TESS__FULL, g));
 }
 
 static tess_status end_request(tess *t, const tess__instr *in, int which, tess_request **request, uint64_t seq,
@@ -115,7 +115,7 @@ static tess_status end_request(tess *t, const tess__instr *in, int which, tess_r
     return TESS_OK;
 }
 
-tess_status tess__end_planned(tess *t, const tess__instr *in) {
+static tess_status end_planned(tess *t, const tess__instr *in) {
     tess__in_flight *f = &t->transfers.in_flight[in->index];
     if (in->op == TESS__GATHER_WAIT || in->op == TESS__COLLECT_WAIT)
         return end_request(t, in, TESS__SHARD, &f->gather, f->gather_seq, f->gather_ns);
@@ -147,7 +147,7 @@ static tess_status reduce_group(tess *t, const tess__instr *in) {
     if (t->plan.setup.shard_ranks == 1)
         return tess__work(t, in);
     TRY(tess__gradient_to_send(t, g, &t->transfers.compute, &source));
-    return tess__post_planned(t, in, source, tess__reduce_target(t, g));
+    return post_planned(t, in, source, tess__reduce_target(t, g));
 }
 
 static tess_status replicate_group(tess *t, const tess__instr *in) {
@@ -155,7 +155,7 @@ static tess_status replicate_group(tess *t, const tess__instr *in) {
     void *source = tess__reduce_target(t, g);
     if (t->plan.setup.shard_ranks == 1)
         TRY(tess__gradient_to_send(t, g, &t->transfers.compute, &source));
-    return tess__post_planned(t, in, source, tess__reduce_target(t, g));
+    return post_planned(t, in, source, tess__reduce_target(t, g));
 }
 
 /* ---- norm and optimizer ---- */
@@ -227,6 +227,37 @@ static tess_status norm_finish(tess *t) {
     return tess__judge_norm(t);
 }
 
+/* ---- whole matrices ---- */
+
+static int piece_of(const tess__instr *in) {
+    return in->flags >> TESS__PIECE_SHIFT;
+}
+
+static tess_status collect(tess *t, const tess__instr *in) {
+    float *all = tess__address_of(t, TESS__UPDATE + piece_of(in), in->index);
+    return post_planned(t, in, all + (uint64_t)t->comms.shard_rank * t->plan.layout.groups[in->index].shard_elems, all);
+}
+
+/* The results take the place of the gradient, which no one needs any more, and states their own. */
+static tess_status give_back(tess *t, const tess__instr *in) {
+    int piece = piece_of(in), role = piece ? TESS__STATE0 + piece - 1 : TESS__SHARD_GRAD;
+    return post_planned(t, in, tess__address_of(t, TESS__UPDATE + piece, in->index),
+                        tess__address_of(t, role, in->index));
+}
+
+static tess_status matrices_instr(tess *t, const tess__instr *in) {
+    const tess__plugin *plugin = t->selection.plugins[TESS_KIND_OPTIMIZER];
+    tess__pool *pool = t->transfers.host_pool;
+    switch (in->op) {
+    case TESS__UPDATE_MAKE: return tess__update_make(&t->step, &t->memory, plugin, in->index, pool);
+    case TESS__COLLECT: return collect(t, in);
+    case TESS__MATRIX: return tess__matrices_step(&t->step, &t->memory, plugin, in->index, pool);
+    case TESS__RETURN: return give_back(t, in);
+    case TESS__UPDATE_APPLY: return tess__step_pieces(&t->step, &t->memory, plugin, in->index, TESS_PHASE_AFTER, pool);
+    default: return end_planned(t, in);
+    }
+}
+
 /* ---- the loop ---- */
 
 static tess_status copy_input(tess *t) {
@@ -273,13 +304,13 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__INPUT_COPY: return copy_input(t);
     case TESS__RESULT_COPY: return copy_result(t, in->index);
     case TESS__GATHER: return gather_group(t, in);
-    case TESS__GATHER_WAIT: TRY(tess__work_wait(t, in)); return tess__end_planned(t, in);
+    case TESS__GATHER_WAIT: TRY(tess__work_wait(t, in)); return end_planned(t, in);
     case TESS__CAST_WIRE: return cast_wire(t, in->index);
     case TESS__SUM_FULL: return sum_full(t, in->index);
     case TESS__REDUCE: return reduce_group(t, in);
-    case TESS__REDUCE_WAIT: TRY(tess__work_wait(t, in)); return tess__end_planned(t, in);
+    case TESS__REDUCE_WAIT: TRY(tess__work_wait(t, in)); return end_planned(t, in);
     case TESS__REPLICATE: return replicate_group(t, in);
-    case TESS__REPLICATE_WAIT: return tess__end_planned(t, in);
+    case TESS__REPLICATE_WAIT: return end_planned(t, in);
     case TESS__OPTIMIZE: return t->step.skips ? TESS_OK : tess__work(t, in);
     case TESS__SUM_SHARD:
     case TESS__PREFETCH:
@@ -299,7 +330,7 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__MATRIX:
     case TESS__RETURN:
     case TESS__RETURN_WAIT:
-    case TESS__UPDATE_APPLY: return t->step.skips ? TESS_OK : tess__matrices_instr(t, in);
+    case TESS__UPDATE_APPLY: return t->step.skips ? TESS_OK : matrices_instr(t, in);
     case TESS__ENTER:
     case TESS__LEAVE: return TESS_OK; /* the caller stops here */
     default: return tess__fail(TESS_E_INTERNAL, "instruction %u is unknown", in->op);

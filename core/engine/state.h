@@ -202,12 +202,7 @@ tess_status tess__low_copies_refresh(tess *);
 int tess__steps_on_host(const tess *, int32_t group);   /* of a device with streams */
 int tess__steps_on_device(const tess *, int32_t group); /* and it has something to do there */
 
-/** matrices.c: the instructions of a step with whole matrices. */
-tess_status tess__matrices_instr(tess *, const tess__instr *);
-
 /** execute.c */
-tess_status tess__post_planned(tess *, const tess__instr *, const void *send, void *recv);
-tess_status tess__end_planned(tess *, const tess__instr *); /* waits for what tess__post_planned has posted */
 enum { TESS__TO_END, TESS__TO_EVENT /* the next ENTER or LEAVE */, TESS__TO_WAIT /* or anything that may block */ };
 tess_status tess__execute(tess *, int32_t *pc, int how_far);
 tess_status tess__run_program(tess *, tess__program *);

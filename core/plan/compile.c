@@ -5,7 +5,7 @@
 #include "kit/norm_limbs.h"
 #include "place.h"
 #include "compile_blocks.h"
-#include "compile_matrices.h"
+#include "compile_steps.h"
 #include "compile_units.h"
 #include "emit.h"
 #include "base/status.h"

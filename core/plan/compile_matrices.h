@@ -10,7 +10,4 @@ tess_status tess__matrices_begin(tess__compiler *, int32_t group);
 tess_status tess__matrices_work(tess__compiler *, int32_t group);
 /** Steps the shard with the results, and releases them and the gradient. */
 tess_status tess__matrices_end(tess__compiler *, int32_t group);
-/** The step of all groups. What is under way of one unit's matrices goes on beside the work on another's, unless
- * tess__compiler.in_turn. */
-tess_status tess__compile_steps(tess__compiler *);
 #endif

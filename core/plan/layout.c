@@ -183,18 +183,6 @@ tess_status tess__layout_place(tess__layout *l, const tess__model *m, const tess
 
 /* ---- groups ---- */
 
-tess_param_view tess__param_view_of(const tess__param *p) {
-    return (tess_param_view){ .struct_size = sizeof(tess_param_view),
-                              .dtype = p->dtype,
-                              .flags = p->flags & TESS_FROZEN ? 1 : 0,
-                              .compute_mask = p->compute_dtypes,
-                              .name = p->name,
-                              .elems = p->elems,
-                              .shape = p->shape,
-                              .ndim = p->ndim,
-                              .group = p->optimizer_group };
-}
-
 enum { NARROW_FLOATS = 1 << TESS_F16 | 1 << TESS_BF16 | 1 << TESS_F8E4M3 | 1 << TESS_F8E5M2 };
 
 /* Opaque bytes have no precision to choose. */
@@ -235,101 +223,6 @@ tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_
 
 /* ---- how the optimizer steps ---- */
 
-static tess_status refuse(const tess__setup *s, const tess__param *p, const char *what) {
-    return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": optimizer %s %s", p->name, s->step_name, what);
-}
-
-static int state_is_good(const tess_grain *g, const tess_state *x) {
-    size_t n = strnlen(x->name, sizeof x->name);
-    return tess_dtype_bytes(x->dtype) && (x->every == 1 || (g->grain == TESS_GRAIN_BLOCK && x->every == g->block)) &&
-           n && n < sizeof x->name && strspn(x->name, "abcdefghijklmnopqrstuvwxyz0123456789_") == n;
-}
-
-/* A device's kernel reads and writes the states that it knows, and asks for none. */
-static int has_states_of_kernel(const tess__setup *s, const tess_grain *g) {
-    uint32_t n = g->kernel != TESS_OPT_SGD ? 2 : s->with_momentum ? 1 : 0;
-    for (uint32_t k = 0; k < g->n_states; k++)
-        if (g->state[k].dtype != TESS_F32 || g->state[k].every != 1)
-            return 0;
-    return g->n_states == n;
-}
-
-static tess_status check_matrix(const tess__setup *s, const tess__param *p, const tess_grain *g) {
-    if (!g->rows || !g->cols || g->cols > p->elems / g->rows || p->elems % (g->rows * g->cols))
-        return refuse(s, p, "states a matrix of which the parameter is no stack: rows times cols has to divide it");
-    if (g->scratch_bytes > (uint64_t)1 << 40)
-        return refuse(s, p, "states more than a tebibyte of scratch");
-    for (uint32_t k = 0; k < TESS_STATES_MOST; k++)
-        if (g->whole >> k & 1 && (k >= g->n_states || g->state[k].dtype != TESS_F32))
-            return refuse(s, p, "states in `whole` a state that it does not have, or one that is not fp32");
-    if (g->whole >> TESS_STATES_MOST || g->kernel || !TESS_CAN(tess_optimizer_ops, s->step, matrix))
-        return refuse(s, p, "states the grain of a matrix without `matrix` for it, or beside a kernel");
-    return TESS_OK;
-}
-
-/* Checks what a plugin has said, so that a wrong word is one line and no memory. */
-static tess_status check_grain(const tess__setup *s, const tess__param *p, const tess_grain *g) {
-    if (g->grain < TESS_GRAIN_ELEMENT || g->grain > TESS_GRAIN_MATRIX)
-        return refuse(s, p, "states no grain that is known, expected an element, a block or a matrix");
-    if (g->grain != TESS_GRAIN_BLOCK ? g->block != 0
-                                     : !g->block || g->block > TESS_BLOCK_MOST || g->block & (g->block - 1))
-        return refuse(s, p, "states a block that is no power of two up to 8192, or one beside another grain");
-    if (g->n_states > TESS_STATES_MOST)
-        return refuse(s, p, "states more than 4 states");
-    for (uint32_t k = 0; k < g->n_states; k++)
-        if (!state_is_good(g, &g->state[k]))
-            return refuse(s, p,
-                          "states a state without a known dtype, a name of [a-z0-9_], or with another `every` than 1 "
-                          "and its block");
-    if (g->grain == TESS_GRAIN_MATRIX)
-        TRY(check_matrix(s, p, g));
-    if (!g->kernel && !TESS_CAN(tess_optimizer_ops, s->step, step))
-        return refuse(s, p, "has no step, and names no kernel for it");
-    if (g->kernel > TESS_OPT_ADADELTA)
-        return refuse(s, p, "names a kernel that no device has");
-    if (g->kernel && !has_states_of_kernel(s, g))
-        return refuse(s, p, "names a kernel, and other states than the kernel's: fp32, one value for each element");
-    return TESS_OK;
-}
-
-/* Leaves nothing that means nothing, because groups are told apart by their bytes. */
-static void tidy_grain(tess_grain *g) {
-    tess_grain tidy = {
-        .struct_size = sizeof tidy, .grain = g->grain, .block = g->block, .kernel = g->kernel, .n_states = g->n_states
-    };
-    if (g->grain == TESS_GRAIN_MATRIX) {
-        tidy.whole = g->whole;
-        tidy.rows = g->rows;
-        tidy.cols = g->cols;
-        tidy.scratch_bytes = g->scratch_bytes;
-    }
-    for (uint32_t k = 0; k < g->n_states; k++) {
-        tidy.state[k] = (tess_state){ .dtype = g->state[k].dtype, .every = g->state[k].every };
-        strncpy(tidy.state[k].name, g->state[k].name, sizeof tidy.state[k].name - 1);
-    }
-    *g = tidy;
-}
-
-tess_status tess__param_step(const tess__setup *s, const tess__param *p, tess_grain *out) {
-    *out = (tess_grain){ .struct_size = sizeof *out };
-    if (!s->step) {
-        out->grain = s->optimizer ? TESS_GRAIN_ELEMENT : 0;
-        out->kernel = s->optimizer;
-        out->n_states = (uint32_t)s->n_states;
-        for (uint32_t k = 0; k < out->n_states; k++)
-            out->state[k] = (tess_state){ .dtype = TESS_F32, .every = 1 };
-        return TESS_OK;
-    }
-    tess_param_view v = tess__param_view_of(p);
-    tess_error e = { .struct_size = sizeof e };
-    tess_status status = s->step->describe(s->step_ctx, &v, s->with_momentum ? TESS_STEPS_MOMENTUM : 0, out, &e);
-    if (status)
-        return tess__fail(status, "parameter \"%s\": optimizer %s: %s", p->name, s->step_name, e.message);
-    TRY(check_grain(s, p, out));
-    tidy_grain(out);
-    return TESS_OK;
-}
-
 /* Takes what all groups have in common: one kernel, and the same name and `every` of each state. */
 static tess_status join_step(tess__layout *l, const tess__setup *s, const tess__param *p,
                              const tess_precision_choice *c, const tess_grain *g) {
@@ -337,10 +230,10 @@ static tess_status join_step(tess__layout *l, const tess__setup *s, const tess__
         return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": optimizer %s steps fp32, and the master is %s",
                           p->name, s->step_name, tess_dtype_name(c->master));
     if (g->kernel && l->kernel && g->kernel != l->kernel)
-        return refuse(s, p, "names another kernel than for the parameters before");
+        return tess__grain_refused(s, p, "names another kernel than for the parameters before");
     for (int32_t k = 0; k < l->n_states && k < (int32_t)g->n_states && k < TESS__MAX_STATES; k++)
         if ((l->state[k].every != g->state[k].every || strcmp(l->state[k].name, g->state[k].name) != 0))
-            return refuse(s, p, "names another state than for the parameters before");
+            return tess__grain_refused(s, p, "names another state than for the parameters before");
     for (; l->n_states < (int32_t)g->n_states; l->n_states++)
         l->state[l->n_states] = g->state[l->n_states];
     l->kernel = g->kernel ? g->kernel : l->kernel;
@@ -359,8 +252,7 @@ static int wants_copy(const tess__setup *s, const tess_precision_choice *c, int 
 }
 
 /* Finds the parameter's group in its unit, which is the last one under construction. */
-static tess_status join_group(tess__layout *l, const tess__setup *s, const tess__param *p, int32_t unit,
-                              int32_t *group) {
+static tess_status join_group(tess__layout *l, const tess__setup *s, tess__param *p, int32_t unit, int32_t *group) {
     tess_precision_choice c;
     tess_grain step = { .grain = 0 };
     TRY(tess__param_dtypes(s, p, &c));
@@ -368,6 +260,7 @@ static tess_status join_group(tess__layout *l, const tess__setup *s, const tess_
     if (trainable)
         TRY(tess__param_step(s, p, &step));
     TRY(join_step(l, s, p, &c, &step));
+    p->rows = step.rows, p->cols = step.cols, p->scratch_bytes = step.scratch_bytes;
     step.rows = step.cols = step.scratch_bytes = 0; /* so that matrices of all shapes share a buffer */
     tess__unit *u = &l->units[unit];
     for (int32_t g = u->first_group; g < l->n_groups; g++)
@@ -576,7 +469,7 @@ tess_status tess__layout_build(tess__model *m, const tess__setup *s, const int32
         l.groups[g].first_param = first[g];
         measure_group(s, &l.groups[g]);
     }
-    if ((status = tess__matrices_list(m, s, &l)) || (status = tess__layout_place(&l, m, s)))
+    if ((status = tess__matrices_list(m, s->shard_ranks, &l)) || (status = tess__layout_place(&l, m, s)))
         goto err_free;
     for (int32_t g = 0; g < l.n_groups; g++)
         finish_group(m, s, &l.groups[g]);

@@ -3,8 +3,7 @@
  * elements (the pad), so that no world size moves a parameter. The pad of an optimizer's longer blocks is one block. */
 #ifndef TESS_LAYOUT_H
 #define TESS_LAYOUT_H
-#include "model.h"
-#include "setup.h"
+#include "grain.h"
 
 enum { TESS__PAD_ELEMS = 64, TESS__MAX_STATES = TESS_STATES_MOST, TESS__CHUNK_ELEMS = 65536 };
 
@@ -92,10 +91,6 @@ int tess__steps_by_unit(const tess__model *, const tess__setup *);
 uint64_t tess__state_bytes(const tess__group *, int32_t state);
 /** Bytes of all states of so many elements, which are whole pads. */
 uint64_t tess__states_of(const tess__group *, uint64_t elems);
-/** A parameter as the plugins see it; the names stay the model's. */
-tess_param_view tess__param_view_of(const tess__param *);
-/** How the optimizer steps a parameter. */
-tess_status tess__param_step(const tess__setup *, const tess__param *, tess_grain *out);
 /** Bytes of a group's sharded gradient. */
 uint64_t tess__shard_grad_bytes(const tess__group *);
 

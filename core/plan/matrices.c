@@ -46,57 +46,47 @@ static tess_status choose_owners(tess__layout *l, int32_t ranks) {
     return s;
 }
 
-static tess_status grain_of(const tess__model *m, const tess__setup *s, const tess__layout *l, int32_t at,
-                            const tess__param **p, tess_grain *g) {
-    *p = &m->params[l->order[at]];
-    return tess__param_step(s, *p, g);
+static uint64_t count_of(const tess__param *p) {
+    return p->elems / (p->rows * p->cols);
 }
 
-static tess_status count_matrices(const tess__model *m, const tess__setup *s, const tess__layout *l, uint64_t *n) {
-    const tess__param *p;
-    tess_grain g;
-    *n = 0;
+static uint64_t count_all(const tess__model *m, const tess__layout *l) {
+    uint64_t n = 0;
     for (int32_t i = 0; i < l->n_order; i++)
-        if (tess__steps_matrices(&l->groups[m->params[l->order[i]].group])) {
-            TRY(grain_of(m, s, l, i, &p, &g));
-            *n += p->elems / (g.rows * g.cols);
-        }
-    return *n < INT32_MAX ? TESS_OK : tess__fail(TESS_E_UNSUPPORTED, "the model has too many matrices");
+        if (tess__steps_matrices(&l->groups[m->params[l->order[i]].group]))
+            n += count_of(&m->params[l->order[i]]);
+    return n;
 }
 
-static tess_status list_group(const tess__model *m, const tess__setup *s, tess__layout *l, int32_t index) {
+static void list_group(const tess__model *m, tess__layout *l, int32_t index) {
     tess__group *group = &l->groups[index];
-    const tess__param *p;
-    tess_grain g;
     group->first_matrix = l->n_matrices;
     for (int32_t i = group->first_param; i < group->first_param + group->n_params; i++) {
-        TRY(grain_of(m, s, l, i, &p, &g));
-        for (uint64_t k = 0; k < p->elems / (g.rows * g.cols); k++)
+        const tess__param *p = &m->params[l->order[i]];
+        for (uint64_t k = 0; k < count_of(p); k++)
             l->matrices[l->n_matrices++] = (tess__matrix){ .param = l->order[i],
                                                            .group = index,
                                                            .index = k,
-                                                           .at = p->offset + k * g.rows * g.cols,
-                                                           .rows = g.rows,
-                                                           .cols = g.cols,
-                                                           .scratch_bytes = g.scratch_bytes };
-        group->scratch_bytes = g.scratch_bytes > group->scratch_bytes ? g.scratch_bytes : group->scratch_bytes;
+                                                           .at = p->offset + k * p->rows * p->cols,
+                                                           .rows = p->rows,
+                                                           .cols = p->cols,
+                                                           .scratch_bytes = p->scratch_bytes };
+        group->scratch_bytes = p->scratch_bytes > group->scratch_bytes ? p->scratch_bytes : group->scratch_bytes;
     }
     group->n_matrices = l->n_matrices - group->first_matrix;
-    return TESS_OK;
 }
 
-tess_status tess__matrices_list(const tess__model *m, const tess__setup *s, tess__layout *l) {
-    uint64_t n;
-    TRY(count_matrices(m, s, l, &n));
+tess_status tess__matrices_list(const tess__model *m, int32_t shard_ranks, tess__layout *l) {
+    uint64_t n = count_all(m, l);
     if (!n)
         return TESS_OK;
-    l->matrices = calloc(n, sizeof *l->matrices);
+    l->matrices = n < INT32_MAX ? calloc(n, sizeof *l->matrices) : NULL;
     if (!l->matrices)
         return tess__fail(TESS_E_NOMEM, "no memory for %llu matrices", (unsigned long long)n);
     for (int32_t g = 0; g < l->n_groups; g++)
         if (tess__steps_matrices(&l->groups[g]))
-            TRY(list_group(m, s, l, g));
-    return choose_owners(l, s->shard_ranks);
+            list_group(m, l, g);
+    return choose_owners(l, shard_ranks);
 }
 
 void tess__matrices_balance(const tess__layout *l, int32_t shard_ranks, int32_t group, double *most, double *all) {

@@ -6,7 +6,7 @@
 
 /** Lists the matrices of all groups and gives each an owner. A pure function of the layout, so the same on every rank:
  * unit by unit, the most work first, to the rank that has the least so far. */
-tess_status tess__matrices_list(const tess__model *, const tess__setup *, tess__layout *);
+tess_status tess__matrices_list(const tess__model *, int32_t shard_ranks, tess__layout *);
 /** The multiplications of a matrix, up to a factor: those of its product with its own transpose. */
 double tess__matrix_work(const tess__matrix *);
 /** The work of the rank that has the most, in one group or with group -1 in all, and that of all ranks. */

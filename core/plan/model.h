@@ -20,6 +20,7 @@ typedef struct {
     /* Set by the layout: */
     int32_t unit, group; /* -1 for buffers */
     uint64_t offset;     /* of the first element in the group's flat buffer, or in bytes among the buffers */
+    uint64_t rows, cols, scratch_bytes; /* of its matrices, where the optimizer steps whole ones */
 } tess__param;
 
 typedef struct {

@@ -74,3 +74,18 @@ expect 0 "$TESSERA" plan $gpt --optimizer muon:scale=original,momentum=0.9,neste
 # shellcheck disable=SC2086
 expect 3 "$TESSERA" train $gpt --quiet --optimizer muon:steps=0
 grep -q "muon" err || fail "steps=0: $(cat err)"
+# Each variable is the setting of its name, and changes something.
+trains --clip 0 --accum 2
+usual=$digest
+for setting in momentum=0.5 nesterov=0 scale=original steps=3 adamw=attn; do
+  trains --clip 0 --accum 2 --optimizer muon:$setting
+  first=$digest
+  [ "$first" != "$usual" ] || fail "$setting changes nothing"
+  case $setting in
+  momentum=*) TESSERA_MUON_MOMENTUM=0.5 same --clip 0 --accum 2 ;;
+  nesterov=*) TESSERA_MUON_NESTEROV=0 same --clip 0 --accum 2 ;;
+  scale=*) TESSERA_MUON_SCALE=original same --clip 0 --accum 2 ;;
+  steps=*) TESSERA_MUON_STEPS=3 same --clip 0 --accum 2 ;;
+  adamw=*) TESSERA_MUON_ADAMW=attn same --clip 0 --accum 2 ;;
+  esac
+done

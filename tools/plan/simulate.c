@@ -407,15 +407,6 @@ static double optimizer_bytes(const tess__group *g) {
            2 * (double)tess__states_of(g, g->shard_elems);
 }
 
-/* The owner with the most work decides, with five steps of three products each, as Muon makes them. What another
- * optimizer does with a matrix, nobody says. */
-static double matrices_seconds(const sim *s, int32_t group) {
-    const int steps = 5, products = 3;
-    double most, all;
-    tess__matrices_balance(s->in->layout, s->in->setup->shard_ranks, group, &most, &all);
-    return over(2.0 * steps * products * most, s->in->machine->flops_per_second[TESS_F32] * threads(s));
-}
-
 /* The sum over microbatches of one shard: the part is read, the sum read and written. */
 static double sum_bytes(const sim *s, const tess__group *g) {
     return (double)g->shard_elems * 4 * (s->in->setup->accum == 1 || sums_at_end(s) ? 2 : 3);
@@ -466,23 +457,17 @@ static tess_status wait_both(sim *s, const tess__instr *in, int track, int32_t *
     return wait_for_job(s, line_of(s, which), in, sent);
 }
 
-/* The optimizer's instructions. */
-static tess_status step_group(sim *s, const tess__instr *in) {
-    const tess__layout *l = s->in->layout;
-    int32_t i = in->index;
+/* The owner with the most work decides: five steps of three products, as Muon has. */
+static tess_status matrices_instr(sim *s, const tess__instr *in) {
+    double most, all, rate = s->in->machine->flops_per_second[TESS_F32] * threads(s);
+    tess__matrices_balance(s->in->layout, s->in->setup->shard_ranks, in->index, &most, &all);
     switch (in->op) {
-    case TESS__OPTIMIZE: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, optimizer_bytes(&l->groups[i]));
-    case TESS__UPDATE_MAKE:
-    case TESS__UPDATE_APPLY: /* between them the bytes of a step, and the update written and read */
-        return run_work(s, in, NULL,
-                        kernel_seconds(s, MACHINE_RATE_OPTIMIZER,
-                                       optimizer_bytes(&l->groups[i]) / 2 + (double)l->groups[i].shard_elems * 4));
-    case TESS__COLLECT: return post_collective(s, in, &s->gather[i]);
-    case TESS__COLLECT_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD), in, &s->gather[i]);
-    case TESS__MATRIX: return run_work(s, in, NULL, matrices_seconds(s, i));
-    case TESS__RETURN: return post_collective(s, in, &s->reduce[i]);
-    case TESS__RETURN_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD_SUMS), in, &s->reduce[i]);
-    default: return TESS_OK; /* takes no time to speak of */
+    case TESS__COLLECT: return post_collective(s, in, &s->gather[in->index]);
+    case TESS__COLLECT_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD), in, &s->gather[in->index]);
+    case TESS__MATRIX: return run_work(s, in, NULL, over(2.0 * 5 * 3 * most, rate));
+    case TESS__RETURN: return post_collective(s, in, &s->reduce[in->index]);
+    case TESS__RETURN_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD_SUMS), in, &s->reduce[in->index]);
+    default: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, 0.7 * optimizer_bytes(&s->in->layout->groups[in->index]));
     }
 }
 
@@ -517,6 +502,7 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_NORM, (double)l->groups[i].shard_elems * 4));
     case TESS__NORM_REDUCE:
     case TESS__SHARE_BUFFERS: return post_and_wait(s, in);
+    case TESS__OPTIMIZE: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, optimizer_bytes(&l->groups[i]));
     case TESS__PREFETCH: return fetch_group(s, in);
     case TESS__PREFETCH_WAIT: return wait_for_job(s, UP, in, &s->fetched[i]);
     case TESS__HOST_WAIT: return wait_for_job(s, DOWN, in, &s->on_host[i]);
@@ -524,7 +510,7 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     case TESS__RELOAD: return move_group(s, in);
     case TESS__OFFLOAD_WAIT: return wait_for_job(s, DOWN, in, &s->offload[output][i]);
     case TESS__RELOAD_WAIT: return wait_for_job(s, UP, in, &s->reload[output][i]);
-    default: return step_group(s, in);
+    default: return in->op >= TESS__UPDATE_MAKE ? matrices_instr(s, in) : TESS_OK; /* no time to speak of */
     }
 }
 
