@@ -110,7 +110,7 @@ struct tess {
     tess__step step;
     tess__scaler scaler;
     tess__mirror mirror;
-    struct tess__saver *saver; /* saving/checkpoint.c; null: nothing was saved yet */
+    struct tess__saver *saver; /* saving/saver.h; null: nothing was saved yet */
     struct tess__proof *proof; /* proof/proof.c; null: no ledger of digests is written */
     tess__past past;           /* what was loaded, and whose checkpoints this run writes; the same on all ranks */
     tess__side_thread saving;  /* reads frozen parameters where they lie, and the snapshot */
