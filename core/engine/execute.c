@@ -249,7 +249,10 @@ static tess_status matrices_instr(tess *t, const tess__instr *in) {
     const tess__plugin *plugin = t->selection.plugins[TESS_KIND_OPTIMIZER];
     tess__pool *pool = t->transfers.host_pool;
     switch (in->op) {
-    case TESS__UPDATE_MAKE: return tess__update_make(&t->step, &t->memory, plugin, in->index, pool);
+    case TESS__UPDATE_MAKE:
+        if (t->proof)
+            TRY(t->hooks->digest_gradient(t, in->index, &t->transfers.compute));
+        return tess__update_make(&t->step, &t->memory, plugin, in->index, pool);
     case TESS__COLLECT: return collect(t, in);
     case TESS__MATRIX: return tess__matrices_step(&t->step, &t->memory, plugin, in->index, pool);
     case TESS__RETURN: return give_back(t, in);

@@ -22,6 +22,8 @@ static const char *host_part(const tess *t, const tess__program *p) {
             return "a gradient that rests on the host is zeroed there";
         if (in->op == TESS__OPTIMIZE && tess__steps_on_host(t, in->index))
             return "the host steps what rests there";
+        if (in->op == TESS__OPTIMIZE && tess__plugin_steps_on_device(t, in->index))
+            return "the optimizer plugin's steps have their numbers from the host";
         if (in->op == TESS__NORM_FINISH && !tess__device_clips(t))
             norm = "the host needs the norm";
     }

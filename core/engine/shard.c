@@ -89,7 +89,7 @@ static tess_status shard_model(tess *t, tess_range_fn fill, void *user) {
     TRY(tess__guard_create(t, &t->pass.guard));
     if (t->comms.world.rank == 0)
         tess__say_unused(t);
-    TRY(tess__transfers_start(t));
+    TRY(tess__transfers_start(t, tess__device_index(t)));
     t->sharded = 1;
     return fill && !t->mirror.joins ? tess_each_owned(t, TESS_OF_PARAM | TESS_OF_WRITE, fill, user) : TESS_OK;
 }

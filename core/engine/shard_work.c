@@ -144,6 +144,26 @@ static uint32_t optimize_flags(const tess *t, const tess__executor *on) {
     return on == &t->transfers.compute && t->step.more_follow ? TESS_KERNEL_MORE : 0;
 }
 
+int tess__rests_on_host(const tess *t, int32_t g) {
+    const tess__group *group = &t->plan.layout.groups[g];
+    return group->param_rest.domain == TESS_DOMAIN_HOST && group->grad_rest.domain == TESS_DOMAIN_HOST &&
+           (group->step.n_states == 0 || group->state_rest.domain == TESS_DOMAIN_HOST);
+}
+
+int tess__plugin_steps_on_device(const tess *t, int32_t g) {
+    const tess_grain *step = &t->plan.layout.groups[g].step;
+    return step->grain && !step->kernel && t->streams.on && !tess__rests_on_host(t, g);
+}
+
+static tess_status plugin_step(tess *t, int32_t g, tess__executor *on) {
+    const tess__plugin *plugin = t->selection.plugins[TESS_KIND_OPTIMIZER];
+    if (!tess__plugin_steps_on_device(t, g))
+        return tess__step_pieces(&t->step, &t->memory, plugin, g, TESS_PHASE_WHOLE,
+                                 on->pool ? on->pool : t->transfers.host_pool);
+    TRY(tess__step_on_device(&t->step, &t->memory, plugin, t->transfers.steps, g, &t->transfers.step_stream));
+    return t->plan.layout.groups[g].low_copy ? tess__low_copy_make(t, g, on) : TESS_OK;
+}
+
 tess_status tess__optimize(tess *t, int32_t g, tess__executor *on) {
     const tess__group *group = &t->plan.layout.groups[g];
     const void *in[1] = { tess__address_of(t, TESS__SHARD_GRAD, g) };
@@ -152,8 +172,7 @@ tess_status tess__optimize(tess *t, int32_t g, tess__executor *on) {
     if (!o.n_segments)
         return TESS_OK;
     if (!group->step.kernel)
-        return tess__step_pieces(&t->step, &t->memory, t->selection.plugins[TESS_KIND_OPTIMIZER], g, TESS_PHASE_WHOLE,
-                                 on->pool ? on->pool : t->transfers.host_pool);
+        return plugin_step(t, g, on);
     if (t->graphs.recording)
         o.prepared =
             (char *)tess__address_of(t, TESS__NUMBERS, 0) + (size_t)t->step.first_segment[g] * TESS_PREPARED_BYTES;

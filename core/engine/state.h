@@ -175,6 +175,8 @@ tess__microbatch_sum tess__microbatch_sum_of(const tess *, int32_t group, int sh
 tess_status tess__reduce_single_rank(tess *, int32_t group, tess__executor *);
 tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__executor *);
 tess_status tess__optimize(tess *, int32_t group, tess__executor *);
+int tess__rests_on_host(const tess *, int32_t group);
+int tess__plugin_steps_on_device(const tess *, int32_t group);     /* by a step of its own */
 static inline tess_status tess__compute(tess *t, tess_kernel *k) { /* on the compute stream */
     return tess__device_kernel(&t->device, k, NULL);
 }
@@ -187,9 +189,9 @@ tess_status tess__copy_now(tess *, void *dst, uint32_t dst_mem, const void *src,
  */
 tess_status tess__transfers_create(tess *); /* what is in flight: nothing */
 void tess__transfers_destroy(tess *);
-void tess__transfers_forget(tess *);       /* what was in flight in a group of ranks that broke off */
-tess_status tess__transfers_start(tess *); /* where the plan has work for them */
-void tess__transfers_end(tess *);          /* waits for what is in flight */
+void tess__transfers_forget(tess *);                       /* what was in flight in a group of ranks that broke off */
+tess_status tess__transfers_start(tess *, int32_t device); /* where the plan has work for them; its index */
+void tess__transfers_end(tess *);                          /* waits for what is in flight */
 /** GATHER, REDUCE, SUM_SHARD, OPTIMIZE, PREFETCH, OFFLOAD, RELOAD: does the work, or hands it over. */
 tess_status tess__work(tess *, const tess__instr *);
 /** Waits for work that was handed over: each instruction whose name ends in WAIT. */

@@ -21,11 +21,21 @@ static int has_work(const tess *t) {
     return any;
 }
 
-static int steps_pieces(const tess *t) {
+/* Whether a step of the optimizer plugin's own runs here, or else on the device. */
+static int steps_pieces(const tess *t, int on_device) {
     int any = 0;
     for (int32_t g = 0; !any && g < t->plan.layout.n_groups; g++)
-        any = t->plan.layout.groups[g].step.grain && !t->plan.layout.groups[g].step.kernel;
+        any = t->plan.layout.groups[g].step.grain && !t->plan.layout.groups[g].step.kernel &&
+              tess__plugin_steps_on_device(t, g) == on_device;
     return any;
+}
+
+static tess_status start_device_steps(tess *t, int32_t device) {
+    tess__transfers *x = &t->transfers;
+    x->step_stream = t->device.compute;
+    x->step_stream.mem = t->device.mem;
+    x->step_stream.device = device;
+    return tess__device_steps_open(t->selection.plugins[TESS_KIND_OPTIMIZER], &x->step_stream, &x->steps);
 }
 
 static tess_status start_streams(tess *t) {
@@ -58,14 +68,16 @@ void tess__transfers_forget(tess *t) {
 
 static tess_status do_job(void *executor, const tess__job *);
 
-tess_status tess__transfers_start(tess *t) {
+tess_status tess__transfers_start(tess *t, int32_t device) {
     tess__transfers *x = &t->transfers;
     tess_error e = { .struct_size = sizeof e };
     tess__executor_compute(&x->compute, &t->device);
     x->compute.run = do_job;
     x->compute.engine = t;
+    if (steps_pieces(t, 1))
+        TRY(start_device_steps(t, device));
     int lanes = has_work(t);
-    if (!lanes && !steps_pieces(t))
+    if (!lanes && !steps_pieces(t, 0))
         return TESS_OK;
     tess_status s = tess__pool_create(t->plan.setup.threads < 256 ? t->plan.setup.threads : 256,
                                       lanes ? t->selection.host.helper_cpus : NULL, &x->host_pool, &e);
@@ -83,6 +95,8 @@ void tess__transfers_end(tess *t) {
     tess__executor_end(&t->transfers.host);
     tess__pool_destroy(t->transfers.host_pool);
     t->transfers.host_pool = NULL;
+    tess__device_steps_close(t->selection.plugins[TESS_KIND_OPTIMIZER], t->transfers.steps);
+    t->transfers.steps = NULL;
 }
 
 /* ---- jobs: on a lane's thread they touch nothing but buffers that live until the wait ---- */
@@ -135,14 +149,8 @@ static tess_status do_job(void *executor, const tess__job *job) {
 
 /* ---- instructions ---- */
 
-static int rests_on_host(const tess *t, int32_t g) {
-    const tess__group *group = &t->plan.layout.groups[g];
-    return group->param_rest.domain == TESS_DOMAIN_HOST && group->grad_rest.domain == TESS_DOMAIN_HOST &&
-           (group->step.n_states == 0 || group->state_rest.domain == TESS_DOMAIN_HOST);
-}
-
 int tess__steps_on_host(const tess *t, int32_t g) {
-    return t->streams.on && rests_on_host(t, g);
+    return t->streams.on && tess__rests_on_host(t, g);
 }
 
 /* Whether a step apart from its passes runs on the device. It does unless all of it is the host's, since a device

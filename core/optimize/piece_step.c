@@ -89,22 +89,20 @@ static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first) {
         x->low(p->master, at_value(x, TESS__LOW_COPY, TESS_BF16, first), p->elems);
 }
 
-/* Returns the settings of the optimizer group that has this element of the shard. */
-static const tess_segment *settings_of(const stepping *x, uint64_t first) {
-    const tess_segment *at = &x->step->segments[x->step->first_segment[x->index]];
-    while (first >= at->first + at->elems)
+void tess__piece_settings(const tess__step *s, int32_t group, uint64_t in_shard, tess_optimizer_piece *out) {
+    const tess_segment *at = &s->segments[s->first_segment[group]];
+    while (in_shard >= at->first + at->elems)
         at++;
-    return at;
+    out->lr = tess_decimal_of_f32(at->lr);
+    out->weight_decay = tess_decimal_of_f32(at->weight_decay);
 }
 
 /* Steps the elements of [first, end) in the shard that belong to one parameter. */
 static void step_param(stepping *x, const tess__param *p, const tess__piece *own, uint64_t first, uint64_t end) {
     const tess_param_view view = tess__param_view_of(p);
-    const tess_segment *of = settings_of(x, own->in_shard);
     tess_optimizer_piece of_param = x->common;
     of_param.param = &view;
-    of_param.lr = tess_decimal_of_f32(of->lr);
-    of_param.weight_decay = tess_decimal_of_f32(of->weight_decay);
+    tess__piece_settings(x->step, x->index, own->in_shard, &of_param);
     uint64_t from = first > own->in_shard ? first : own->in_shard;
     uint64_t to = own->in_shard + own->elems < end ? own->in_shard + own->elems : end;
     for (; from < to && !atomic_load(&x->failed); from += PIECE_ELEMS) {
@@ -128,6 +126,18 @@ static void step_part(void *user, uint64_t first, uint64_t pads) {
     }
 }
 
+tess_optimizer_piece tess__piece_of_step(const tess__step *s, uint32_t phase) {
+    const tess_optimizer_matrix said = tess__numbers_said(s);
+    return (tess_optimizer_piece){ .struct_size = sizeof(tess_optimizer_piece),
+                                   .phase = phase,
+                                   .step = said.step,
+                                   .momentum = said.momentum,
+                                   .beta1 = said.beta1,
+                                   .beta2 = said.beta2,
+                                   .eps = said.eps,
+                                   .rho = said.rho };
+}
+
 static float *update_of(const tess__memory *m, int32_t g, uint32_t phase) {
     const tess__group *group = &m->plan->layout.groups[g];
     if (tess__updates_in_place(&m->plan->setup, group) || (phase == TESS_PHASE_AFTER && m->plan->setup.shard_ranks > 1))
@@ -147,14 +157,7 @@ tess_status tess__step_pieces(const tess__step *step, const tess__memory *memory
                    .grad_scale = step->kernel.grad_scale,
                    .in_place = phase != TESS_PHASE_WHOLE && tess__updates_in_place(&memory->plan->setup, group),
                    .update = phase == TESS_PHASE_WHOLE ? NULL : update_of(memory, g, phase),
-                   .common = { .struct_size = sizeof x.common, .phase = phase } };
-    const tess_optimizer_matrix said = tess__numbers_said(step);
-    x.common.step = said.step;
-    x.common.momentum = said.momentum;
-    x.common.beta1 = said.beta1;
-    x.common.beta2 = said.beta2;
-    x.common.eps = said.eps;
-    x.common.rho = said.rho;
+                   .common = tess__piece_of_step(step, phase) };
     tess__pool_run(pool, group->shard_elems / group->pad, (TESS__KERNEL_LEAST_ELEMS + group->pad - 1) / group->pad,
                    step_part, &x);
     return x.status ? tess__plugin_failed(x.status, TESS_KIND_OPTIMIZER, plugin, &x.error) : TESS_OK;

@@ -57,4 +57,15 @@ tess_status tess__update_make(const tess__step *, const tess__memory *, const te
                               tess__pool *);
 tess_status tess__matrices_step(const tess__step *, const tess__memory *, const tess__plugin *, int32_t group,
                                 tess__pool *);
+/** The numbers that all pieces of a step have; then those of the group of settings at this place of the shard. */
+tess_optimizer_piece tess__piece_of_step(const tess__step *, uint32_t phase);
+void tess__piece_settings(const tess__step *, int32_t group, uint64_t in_shard, tess_optimizer_piece *);
+
+/** device_step.c: readies the plugin for steps that come with that stream, and gives what tess__step_on_device takes.
+ */
+tess_status tess__device_steps_open(const tess__plugin *, const tess_stream *, void **out);
+void tess__device_steps_close(const tess__plugin *, void *opened); /* null is fine */
+/** Puts the plugin's own step of a group into the stream. */
+tess_status tess__step_on_device(const tess__step *, const tess__memory *, const tess__plugin *, void *opened,
+                                 int32_t group, const tess_stream *);
 #endif

@@ -69,6 +69,10 @@ static tess_status check_grain(const tess__setup *s, const tess__param *p, const
                 "and its block");
     if (g->grain == TESS_GRAIN_MATRIX)
         TRY(check_matrix(s, p, g));
+    for (uint32_t k = 1; k < g->n_states; k++)
+        for (uint32_t i = 0; i < k; i++)
+            if (strcmp(g->state[i].name, g->state[k].name) == 0)
+                return refuse(s, p, "states two states of one name, by which checkpoints keep them");
     if (!g->kernel && !TESS_CAN(tess_optimizer_ops, s->step, step))
         return tess__grain_refused(s, p, "has no step, and names no kernel for it");
     if (g->kernel > TESS_OPT_ADADELTA)

@@ -133,7 +133,13 @@ static void ask_activations(question *q, const tess__model *m, const tess__setup
                                         .bytes = bytes };
 }
 
-/* A plugin's own step reaches the host's memory alone. */
+static int steps_on_device(const tess__setup *s) {
+    tess_error e = { .struct_size = sizeof e };
+    return TESS_CAN(tess_optimizer_ops, s->step, device_close) &&
+           s->step->device_open(s->step_ctx, s->env.mem, NULL, NULL, &e) == TESS_OK;
+}
+
+/* Unless the plugin has a step for the device, its own reaches the host's memory alone. */
 static tess_status check_step(const tess__layout *l, const tess__setup *s, const tess__group *g) {
     int on_host =
         tess__one_memory(s) || (g->param_rest.domain == TESS_DOMAIN_HOST && g->grad_rest.domain == TESS_DOMAIN_HOST &&
@@ -145,7 +151,7 @@ static tess_status check_step(const tess__layout *l, const tess__setup *s, const
                           "optimizer %s steps whole matrices in host memory, which the collectives of this device do "
                           "not reach: TESSERA_DEVICE=cpu",
                           s->step_name);
-    if (on_host)
+    if (on_host || steps_on_device(s))
         return TESS_OK;
     return tess__fail(TESS_E_UNSUPPORTED,
                       "optimizer %s steps in host memory, and unit %s does not rest there: "

@@ -82,7 +82,7 @@ static tess_status join_group(tess *t) {
     TRY(tess__memory_renew(&t->memory));
     TRY(tess__memory_share(&t->memory));
     TRY(tess__guard_create(t, &t->pass.guard));
-    return tess__transfers_start(t);
+    return tess__transfers_start(t, tess__device_index(t));
 }
 
 /* Takes all ranks back, the new one too. */

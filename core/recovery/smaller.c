@@ -155,7 +155,7 @@ static tess_status build_group(tess *t) {
     TRY(tess__memory_share(&t->memory));
     note_peaks(t);
     TRY(tess__guard_create(t, &t->pass.guard));
-    return tess__transfers_start(t);
+    return tess__transfers_start(t, tess__device_index(t));
 }
 
 /* Settles which images count if another rank was lost on the way and one rank has finished already. Then all have

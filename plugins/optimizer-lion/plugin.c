@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* optimizer-lion: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2. */
-#include "plugin_base.h"
+#include "lion.h"
 
 #include <stdlib.h>
 
@@ -35,26 +35,31 @@ static double beta_of(const kit_option *o, double said) {
     return !o->is_set && said != 0 ? said : o->value.real;
 }
 
-/* Has no branches, so that the compiler can vectorise the loop. NaN has no sign and gives 0. */
-static inline float sign_of(float x) {
-    return (float)(x > 0) - (float)(x < 0);
-}
-
-static tess_status lion_step(void *ctx, const tess_optimizer_piece *p, tess_error *error) {
+tess_status lion_numbers_of(const void *ctx, const tess_optimizer_piece *p, lion_numbers *out, tess_error *error) {
     const settings *s = ctx;
     const double beta1 = beta_of(&s->beta[BETA1], p->beta1), beta2 = beta_of(&s->beta[BETA2], p->beta2);
     if (!(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1))
         return tess_plugin_fail(error, TESS_E_INVALID,
                                 "optimizer lion: beta1 %g and beta2 %g, expected 0 or more and less than 1", beta1,
                                 beta2);
-    const float b1 = (float)beta1, c1 = (float)(1 - beta1), b2 = (float)beta2, c2 = (float)(1 - beta2);
-    const float shrink = (float)(1 - p->lr * p->weight_decay), lr = (float)p->lr;
+    *out = (lion_numbers){ .b1 = (float)beta1,
+                           .c1 = (float)(1 - beta1),
+                           .b2 = (float)beta2,
+                           .c2 = (float)(1 - beta2),
+                           .shrink = (float)(1 - p->lr * p->weight_decay),
+                           .lr = (float)p->lr };
+    return TESS_OK;
+}
+
+static tess_status lion_step(void *ctx, const tess_optimizer_piece *p, tess_error *error) {
+    lion_numbers n = { 0 };
     const float *restrict g = p->grad;
     float *restrict x = p->master, *restrict m = p->state[0];
-    for (uint64_t i = 0; i < p->elems; i++) {
-        x[i] = x[i] * shrink - lr * sign_of(b1 * m[i] + c1 * g[i]);
-        m[i] = b2 * m[i] + c2 * g[i];
-    }
+    tess_status s = lion_numbers_of(ctx, p, &n, error);
+    if (s)
+        return s;
+    for (uint64_t i = 0; i < p->elems; i++)
+        lion_f32(&n, g[i], &x[i], &m[i]);
     return TESS_OK;
 }
 
@@ -65,6 +70,11 @@ static const tess_optimizer_ops ops = {
     .close = lion_close,
     .describe = lion_describe,
     .step = lion_step,
+#if defined(LION_CUDA)
+    .device_open = lion_device_open,
+    .device_step = lion_device_step,
+    .device_close = lion_device_close,
+#endif
 };
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {

@@ -3,7 +3,8 @@
 # labels: e2e
 # timeout: 300
 # processors: 2
-# examples/plugins, each built from a copy of its folder against an install. wrap-transformer changes no number. What
+# examples/plugins, each built from a copy of its folder against an install. wrap-transformer changes no number. optimizer-shampoo
+# has one digest on any ranks. What
 # comm-fault does to a run ends as it should: delays change no bit, all else is an error that names what and who. comm-mpi
 # under mpirun has the digests of gloo at W = 2, 3, 4, passes check, and cells of the matrix.
 set -eu
@@ -35,6 +36,22 @@ for wrap in transformer transformer:h; do
 done
 expect 3 "$tessera" train gpt $small --wrap transformer:nowhere
 grep -q 'no module is named nowhere.0' err || fail "transformer:nowhere: $(cat err)"
+
+# optimizer-shampoo, with roots of two steps
+build optimizer-shampoo
+expect 0 "$tessera" plugins check shampoo
+export TESSERA_DETERMINISTIC=1
+shampoo="$small --steps 12 --optimizer shampoo:every=11"
+expect 0 "$tessera" train gpt $small --steps 12
+adamw=$(digest out | tail -n 1) # a line for each rank, and one for all
+expect 0 "$tessera" train gpt $shampoo --accum 2
+want=$(digest out | tail -n 1)
+[ -n "$want" ] && [ "$want" != "$adamw" ] || fail "shampoo is AdamW"
+if [ -e "$BUILD/plugins/libtessera-comm-shm.so" ]; then
+  expect 0 "$tessera" train gpt $shampoo -n 2 --comm shm
+  [ "$(digest out | tail -n 1)" = "$want" ] || fail "shampoo has another digest on two ranks"
+fi
+unset TESSERA_DETERMINISTIC
 
 # comm-fault, over whatever comm plugin is here
 build comm-fault

@@ -85,16 +85,17 @@ static char *copy_of(const shared_array *a) {
 
 /* ---- launches ------------------------------------------------------------------------------------- */
 static const emulated_kernel *emulated_named(const char *name) {
-    const emulated_kernel *const lists[] = { emulated_models, emulated_device, emulated_nccl };
-    for (int i = 0; i < 3; i++)
+    const emulated_kernel *const lists[] = { emulated_models, emulated_device, emulated_nccl, emulated_lion };
+    for (int i = 0; i < 4; i++)
         for (const emulated_kernel *k = lists[i]; k->name; k++)
             if (!strcmp(k->name, name))
                 return k;
     return NULL;
 }
 static const double_kernel *double_named(const char *name) {
-    const double_kernel *const lists[] = { double__model_kernels(), double__device_kernels(), double__nccl_kernels() };
-    for (int i = 0; i < 3; i++)
+    const double_kernel *const lists[] = { double__model_kernels(), double__device_kernels(), double__nccl_kernels(),
+                                           double__lion_kernels() };
+    for (int i = 0; i < 4; i++)
         for (const double_kernel *k = lists[i]; k->name; k++)
             if (!strcmp(k->name, name))
                 return k;

@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-const double_kernel *double__model_kernels(void), *double__device_kernels(void), *double__nccl_kernels(void);
+const double_kernel *double__model_kernels(void), *double__device_kernels(void), *double__nccl_kernels(void),
+    *double__lion_kernels(void);
 
 /** Memory that the case's end frees, full of NaNs, `past` bytes behind a multiple of 64. */
 void *array_at(size_t bytes, size_t past);

@@ -20,7 +20,7 @@ typedef struct {
     void (*run)(const void *args); /* one thread of one block */
 } emulated_kernel;
 /* The last has no name. */
-extern const emulated_kernel emulated_models[], emulated_device[], emulated_nccl[];
+extern const emulated_kernel emulated_models[], emulated_device[], emulated_nccl[], emulated_lion[];
 
 typedef struct {
     int last_first; /* threads and blocks, from the last to the first */

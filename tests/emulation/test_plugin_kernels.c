@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The kernels of device-cuda and comm-nccl as a GPU runs them: to the doubles' bits, on aligned arrays and others. */
+/* The kernels of device-cuda, comm-nccl and optimizer-lion as a GPU runs them: to the doubles' bits, on aligned arrays
+ * and others. */
 #include "against.h"
 
 #include "plugins/comm-nccl/kernels.h"
 #include "plugins/device-cuda/kernels_many.h"
+#include "plugins/optimizer-lion/kernels.h"
 
 enum { THREADS = 64 };
 static char what[128];
@@ -210,10 +212,31 @@ static void test_plugin_kernels__contributions_of_ranks(void **state) {
         }
 }
 
+/* ---- optimizer-lion -------------------------------------------------------------------------------- */
+static void test_plugin_kernels__lion(void **state) {
+    (void)state;
+    for (int i = 0; i < 2 * COUNTS; i++) {
+        uint64_t n = counts[i / 2], past = (uint64_t)i % 2;
+        lion_args a = { .items = n, .step = 7, .grad_scale = 0.5f };
+        a.numbers = (lion_numbers){ .b1 = 0.9f, .c1 = 0.1f, .b2 = 0.99f, .c2 = 0.01f, .shrink = 0.999f, .lr = 0.01f };
+        a.master = values(TESS_F32, n, past, 1), a.momentum = values(TESS_F32, n, 0, 1);
+        float *grad = values(TESS_F32, n, 0, 1);
+        if (i == 2 * COUNTS - 1)
+            grad[n / 2] = NAN;
+        a.grad = grad, a.clip = past ? floats(1, 1) : NULL, a.not_finite = array(sizeof *a.not_finite);
+        *a.not_finite = 0;
+        LAUNCH("tess_lion", a, 2, THREADS);
+        expect_doubles_bits(WHAT("%d elements, past %d", (int)n, (int)past), 0);
+        assert_int_equal(*a.not_finite, i == 2 * COUNTS - 1 ? 7 : 0);
+        forget_arrays();
+    }
+}
+
 static void test_plugin_kernels__every_kernel_has_a_case(void **state) {
     (void)state;
     expect_all_launched(emulated_device, NULL);
     expect_all_launched(emulated_nccl, NULL);
+    expect_all_launched(emulated_lion, NULL);
 }
 
 int main(void) {
@@ -225,6 +248,7 @@ int main(void) {
         cmocka_unit_test(test_plugin_kernels__sum_of_squares),
         cmocka_unit_test(test_plugin_kernels__a_norm_from_its_digits),
         cmocka_unit_test(test_plugin_kernels__contributions_of_ranks),
+        cmocka_unit_test(test_plugin_kernels__lion),
         cmocka_unit_test(test_plugin_kernels__every_kernel_has_a_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

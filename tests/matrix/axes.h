@@ -40,8 +40,8 @@ typedef struct {
     unsigned char whole;     /* microbatches of a step on one rank, instead of the value of accum; 0: that value */
 } cell;
 
-/** Adds the plugins that TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION and _WRAP name, each as one more value.
- * TESSERA_MATRIX_STRICT=1: every cell is strict. */
+/** Adds the plugins that TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION, _WRAP and _OPTIMIZER name, each as one
+ * more value; several have a space between. TESSERA_MATRIX_STRICT=1: every cell is strict. */
 void axes_extend(void);
 extern int axes_device_alone; /* only cells of the device that was added, each over self or the comm plugin that was */
 /** Whether the combination can exist, whatever its unset axes become. Every rule is one about two axes: the table of

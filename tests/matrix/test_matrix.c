@@ -12,7 +12,7 @@
  *
  * Each seed gives another set in which every triple of values occurs; CI runs that of the default.
  *
- * TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION, _WRAP: a plugin of yours as one more value of its axis.
+ * TESSERA_MATRIX_DEVICE, _COMM, _OFFLOAD, _PRECISION, _WRAP, _OPTIMIZER: plugins of yours as more values of an axis.
  * --device: the cells of that device alone. TESSERA_MATRIX_PLAIN: the comm plugin of the plain cells, gloo. */
 #include <stdarg.h>
 #include <setjmp.h>

@@ -615,6 +615,15 @@ typedef struct {
     void (*share)(void *pool, uint64_t n, void (*fn)(void *user, uint64_t first, uint64_t n), void *user);
     void *pool; /* for share */
 } tess_optimizer_matrix;
+/* A piece in a device's memory, where master, grad and states lie. The gradient is averaged, and the step multiplies it by
+ * grad_scale, or by the product of grad_scale and *clip unless clip is null. */
+typedef struct {
+    uint32_t struct_size;
+    float grad_scale;
+    const tess_optimizer_piece *piece;
+    const float *clip;   /* the device's memory */
+    int64_t *not_finite; /* as in tess_optimizer: null, or where the device notes a step whose results are not all finite */
+} tess_device_piece;
 enum { TESS_STEPS_MOMENTUM = 1 /* the program's steps come with a momentum (tess_options.momentum) */ };
 typedef struct {
     uint32_t struct_size;
@@ -633,6 +642,14 @@ typedef struct {
      * and how many threads share it, may not change a bit. Statuses as of step. Default: no parameter has the grain of a
      * matrix. */
     tess_status (*matrix)(void *ctx, const tess_optimizer_matrix *, tess_error *);
+    /* All three or none. Takes what steps in memory of kind `mem` need, as kernels, on the engine's thread and once, before the
+     * first step. They come with `stream`, whose index is the device's. stream null: [pure] takes nothing, and only says whether
+     * it would. TESS_E_UNSUPPORTED: not in such memory; TESS_E_NOMEM, TESS_E_DEVICE. Default: steps run on the host. */
+    tess_status (*device_open)(void *ctx, uint32_t mem, const tess_stream *stream, void **out, tess_error *);
+    /* [stream] Steps one piece, with the bits of `step`. What the structs point to outside the device's memory is read during
+     * the call. No allocation. TESS_E_INVALID as in step; TESS_E_DEVICE. */
+    tess_status (*device_step)(void *opened, const tess_device_piece *, const tess_stream *, tess_error *);
+    void (*device_close)(void *opened); /* when the stream's work is done, before close */
 } tess_optimizer_ops;
 
 /* ---- layout, pinned ----------------------------------------------------------------------------- */
@@ -675,7 +692,8 @@ TESS_PIN(tess_state, 40, every, 4, name, 8);
 TESS_PIN(tess_grain, 208, kernel, 12, scratch_bytes, 200);
 TESS_PIN(tess_optimizer_piece, 160, step, 32, phase, 152);
 TESS_PIN(tess_optimizer_matrix, 152, step, 40, pool, 144);
-TESS_PIN(tess_optimizer_ops, 40, close, 8, matrix, 32);
+TESS_PIN(tess_device_piece, 32, piece, 8, not_finite, 24);
+TESS_PIN(tess_optimizer_ops, 64, close, 8, device_close, 56);
 #undef TESS_PIN
 #endif
 

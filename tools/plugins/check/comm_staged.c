@@ -313,16 +313,11 @@ static void finish(check *c) {
         give_back(staged.live);
     while (spare.n)
         dut.ops->mem_free(dut.device, &spare.list[--spare.n]);
-    if (TESS_CAN(tess_device_ops, dut.ops, stream_destroy))
-        dut.ops->stream_destroy(dut.device, &dut.stream);
-    dut.ops->destroy(dut.device);
-    c->host.plugin_close(c->host.host, staged.handle);
+    device_give_back(c, staged.handle);
 }
 
 const tess_comm_ops *comm_staged(check *c, const tess_comm_ops *real, const tess_comm_caps *caps) {
     const uint32_t host = 1u << TESS_MEM_HOST | 1u << TESS_MEM_PINNED | 1u << TESS_MEM_SHM;
-    const void *ops;
-    tess_error e = { .struct_size = sizeof e };
     if (caps->mem_mask & host || !(caps->mem_mask >> TESS_MEM_CUDA & 1))
         return real;
     staged.c = c;
@@ -334,10 +329,7 @@ const tess_comm_ops *comm_staged(check *c, const tess_comm_ops *real, const tess
     staged.front.wait = front_wait;
     staged.front.test = front_test;
     staged.front.request_free = front_request_free;
-    if (c->host.plugin_open(c->host.host, TESS_KIND_DEVICE, "cuda", &ops, &dut.ctx, &staged.handle, &e) != TESS_OK)
-        check_skip(c, "needs a GPU's memory, and there is no device plugin for it: %s", e.message);
-    dut.ops = ops;
-    device_take(c, c->rank);
+    staged.handle = device_borrow(c, c->rank);
     c->finish = finish;
     return &staged.front;
 }

@@ -38,6 +38,22 @@ void device_open(check *c) {
     c->finish = finish;
 }
 
+void *device_borrow(check *c, int32_t index) {
+    const void *device_ops;
+    void *plugin = NULL;
+    tess_error e = { .struct_size = sizeof e };
+    if (c->host.plugin_open(c->host.host, TESS_KIND_DEVICE, "cuda", &device_ops, &dut.ctx, &plugin, &e) != TESS_OK)
+        check_skip(c, "needs a GPU's memory, and there is no device plugin for it: %s", e.message);
+    dut.ops = device_ops;
+    device_take(c, index);
+    return plugin;
+}
+
+void device_give_back(check *c, void *plugin) {
+    finish(c);
+    c->host.plugin_close(c->host.host, plugin);
+}
+
 void run_reference(const tess_kernel *k) {
     must(tess__kernel_run(k, NULL, &dut.error), "the core's kernel");
 }

@@ -19,6 +19,10 @@ extern device_under_test dut;
 void device_open(check *);
 /** Opens the device of that index. dut.ops and dut.ctx are already set. */
 void device_take(check *, int32_t index);
+/** Takes that device of the plugin `cuda` for a check of another kind, which is skipped where there is none. Returns
+ * the plugin, for device_give_back. */
+void *device_borrow(check *, int32_t index);
+void device_give_back(check *, void *plugin);
 /** Fails the check with the device's message if `status` is not TESS_OK. */
 void must(tess_status status, const char *what);
 /** Returns device memory with a copy of `data`, or undefined if `data` is null. `release` frees it. */

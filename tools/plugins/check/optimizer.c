@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Checks an optimizer plugin: its description of a parameter, and steps on pieces of any size, in any order, from
- * several threads. */
+ * several threads, and in a device's memory. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <tessera/plugin_helpers.h>
+#include "device.h"
 #include "suites.h"
 
 enum { STEPS = 4, GUARD = 4096, CANARY = 0x5c };
@@ -282,18 +283,22 @@ static void new_gradient(stepped *x, uint64_t step) {
         ((float *)(void *)x->grad.at)[e] = e % 17 ? check_random_float(&random) * 1e-3f : 0;
 }
 
+static tess_optimizer_piece piece_of(const stepped *x, uint64_t step, uint64_t first, uint64_t elems) {
+    return (tess_optimizer_piece){ .struct_size = sizeof(tess_optimizer_piece),
+                                   .param = &x->param,
+                                   .first = first,
+                                   .elems = elems,
+                                   .step = step,
+                                   .lr = 1e-2,
+                                   .weight_decay = 0.1,
+                                   .momentum = 0.9 };
+}
+
 static tess_status step_piece(stepped *x, uint64_t step, uint64_t first, uint64_t elems, tess_error *e) {
-    tess_optimizer_piece p = { .struct_size = sizeof p,
-                               .param = &x->param,
-                               .first = first,
-                               .elems = elems,
-                               .step = step,
-                               .lr = 1e-2,
-                               .weight_decay = 0.1,
-                               .momentum = 0.9,
-                               .master = (float *)(void *)x->master.at + first,
-                               .grad = (const float *)(void *)x->grad.at + first,
-                               .phase = x->phase };
+    tess_optimizer_piece p = piece_of(x, step, first, elems);
+    p.master = (float *)(void *)x->master.at + first;
+    p.grad = (const float *)(void *)x->grad.at + first;
+    p.phase = x->phase;
     if (x->phase != TESS_PHASE_WHOLE)
         p.update = (float *)(void *)x->update.at + first;
     if (x->phase == TESS_PHASE_AFTER)
@@ -573,9 +578,107 @@ static void nothing_else_written(check *c) {
     has_steps(c, steps);
 }
 
+/* ---- step in a device's memory ---- */
+
+static struct { void *plugin, *opened; } gpu;
+
+static void end_device(check *c) {
+    if (gpu.opened)
+        ops->device_close(gpu.opened);
+    device_give_back(c, gpu.plugin);
+}
+
+static void open_device(check *c) {
+    tess_error e = { .struct_size = sizeof e };
+    check_that(c, TESS_CAN(tess_optimizer_ops, ops, device_open) && TESS_CAN(tess_optimizer_ops, ops, device_step),
+               "has device_close without device_open or device_step");
+    check_that(c, ops->device_open(ctx, TESS_MEM_SHM, NULL, NULL, &e) == TESS_E_UNSUPPORTED && *e.message,
+               "device_open takes memory that no device has");
+    check_that(c, ops->device_open(ctx, TESS_MEM_CUDA, NULL, NULL, &e) == TESS_OK,
+               "device_open refuses CUDA's memory: %s", e.message);
+    gpu.plugin = device_borrow(c, 0);
+    c->finish = end_device;
+    tess_stream stream = { .mem = TESS_MEM_CUDA, .device = 0, .handle = dut.stream.handle };
+    tess_status s = ops->device_open(ctx, TESS_MEM_CUDA, &stream, &gpu.opened, &e);
+    check_that(c, s == TESS_OK && gpu.opened, "device_open gave %s: %s", check_status(s), e.message);
+}
+
+/* Steps x there, two grains of the first piece and then the rest, with gradients that are still to be scaled. */
+static void step_there(check *c, stepped *x, uint64_t step, const tess_buffer *clip, const tess_buffer *note) {
+    tess_buffer master = upload(x->master.at, x->master.bytes), grad = upload(x->grad.at, x->grad.bytes);
+    tess_buffer state[TESS_STATES_MOST];
+    for (uint32_t k = 0; k < x->grain.n_states; k++)
+        state[k] = upload(x->state[k].at, x->state[k].bytes);
+    uint64_t cut = 2 * grain_of(x) < x->param.elems ? 2 * grain_of(x) : x->param.elems;
+    for (uint64_t first = 0; first < x->param.elems; first += cut, cut = x->param.elems - first) {
+        tess_optimizer_piece p = piece_of(x, step, first, cut);
+        tess_error e = { .struct_size = sizeof e };
+        p.master = (float *)master.ptr + first;
+        p.grad = (const float *)grad.ptr + first;
+        for (uint32_t k = 0; k < x->grain.n_states; k++)
+            p.state[k] = (char *)state[k].ptr + state_at(x, k, first);
+        const tess_device_piece on = { .struct_size = sizeof on,
+                                       .grad_scale = 0.5f,
+                                       .piece = &p,
+                                       .clip = clip ? clip->ptr : NULL,
+                                       .not_finite = clip ? note->ptr : NULL };
+        check_doing(c, "device_step");
+        tess_status s = ops->device_step(gpu.opened, &on, &dut.stream, &e);
+        check_doing(c, "");
+        check_that(c, s == TESS_OK, "device_step gave %s: %s", check_status(s), e.message);
+    }
+    download(&master, x->master.at, x->master.bytes);
+    for (uint32_t k = 0; k < x->grain.n_states; k++) {
+        download(&state[k], x->state[k].at, x->state[k].bytes);
+        release(&state[k]);
+    }
+    release(&master);
+    release(&grad);
+}
+
+static void on_a_device(check *c) {
+    const float factor = 0.7f;
+    const int64_t none = 0;
+    int64_t noted = 1;
+    int steps = 0;
+    open_optimizer(c);
+    if (!TESS_CAN(tess_optimizer_ops, ops, device_close))
+        check_skip(c, "does not step in a device's memory");
+    open_device(c);
+    tess_buffer clip = upload(&factor, sizeof factor), note = upload(&none, sizeof none);
+    for (int i = 0; i < SHAPES; i++) {
+        stepped here, there;
+        if (!stepped_new(c, i, &here) || !stepped_new(c, i, &there) || here.grain.grain == TESS_GRAIN_MATRIX)
+            continue;
+        for (uint64_t step = 1; step <= STEPS; step++) {
+            int clips = step % 2 == 0;
+            new_gradient(&here, step);
+            new_gradient(&there, step);
+            for (uint64_t e = 0; e < here.param.elems; e++)
+                ((float *)(void *)here.grad.at)[e] *= clips ? 0.5f * factor : 0.5f;
+            must_step(c, &here, step, 0, here.param.elems);
+            step_there(c, &there, step, clips ? &clip : NULL, &note);
+            same(c, &here, &there, "in a device's memory");
+        }
+        stepped_free(&here);
+        stepped_free(&there);
+        steps++;
+    }
+    download(&note, &noted, sizeof noted);
+    check_that(c, noted == 0, "device_step notes finite results as step %lld that is not", (long long)noted);
+    release(&clip);
+    release(&note);
+    has_steps(c, steps);
+}
+
 const check_case check_cases_optimizer[] = {
-    { "same_on_all_ranks", 3, same_on_all_ranks, 0, 0 }, { "descriptions", 1, descriptions, 0, 1 },
-    { "longer_structs", 1, longer_structs, 0, 0 },       { "nothing_else_written", 1, nothing_else_written, 0, 0 },
-    { "cut_anywhere", 1, cut_anywhere, 0, 0 },           { "several_threads", 1, several_threads, 0, 0 },
-    { "matrix_alone", 1, matrix_alone, 0, 0 },           { 0 },
+    { "same_on_all_ranks", 3, same_on_all_ranks, 0, 0 },
+    { "descriptions", 1, descriptions, 0, 1 },
+    { "longer_structs", 1, longer_structs, 0, 0 },
+    { "nothing_else_written", 1, nothing_else_written, 0, 0 },
+    { "cut_anywhere", 1, cut_anywhere, 0, 0 },
+    { "several_threads", 1, several_threads, 0, 0 },
+    { "matrix_alone", 1, matrix_alone, 0, 0 },
+    { "on_a_device", 1, on_a_device, 0, 0 },
+    { 0 },
 };
