@@ -27,6 +27,14 @@ static int state_is_good(const tess_grain *g, const tess_state *x) {
            n && n < sizeof x->name && strspn(x->name, "abcdefghijklmnopqrstuvwxyz0123456789_") == n;
 }
 
+static int has_name_twice(const tess_grain *g) {
+    for (uint32_t k = 1; k < g->n_states; k++)
+        for (uint32_t i = 0; i < k; i++)
+            if (strcmp(g->state[i].name, g->state[k].name) == 0)
+                return 1;
+    return 0;
+}
+
 /* A device's kernel reads and writes the states that it knows, and asks for none. */
 static int has_states_of_kernel(const tess__setup *s, const tess_grain *g) {
     uint32_t n = g->kernel != TESS_OPT_SGD ? 2 : s->with_momentum ? 1 : 0;
@@ -67,12 +75,10 @@ static tess_status check_grain(const tess__setup *s, const tess__param *p, const
                 s, p,
                 "states a state without a known dtype, a name of [a-z0-9_], or with another `every` than 1 "
                 "and its block");
+    if (has_name_twice(g))
+        return tess__grain_refused(s, p, "states two states of one name, by which checkpoints keep them");
     if (g->grain == TESS_GRAIN_MATRIX)
         TRY(check_matrix(s, p, g));
-    for (uint32_t k = 1; k < g->n_states; k++)
-        for (uint32_t i = 0; i < k; i++)
-            if (strcmp(g->state[i].name, g->state[k].name) == 0)
-                return refuse(s, p, "states two states of one name, by which checkpoints keep them");
     if (!g->kernel && !TESS_CAN(tess_optimizer_ops, s->step, step))
         return tess__grain_refused(s, p, "has no step, and names no kernel for it");
     if (g->kernel > TESS_OPT_ADADELTA)
