@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the checks of an optimizer plugin share: the plugin, shapes of parameters, and its description of one. */
+/* The checks of an optimizer plugin share the plugin, shapes of parameters, and its description of one. */
 #ifndef CHECK_OPTIMIZER_H
 #define CHECK_OPTIMIZER_H
 #include <tessera/plugin_helpers.h>
