@@ -6,17 +6,12 @@
 
 TESS_DESCRIPTOR(1u << TESS_KIND_OPTIMIZER, "lion", TESSERA_PLUGIN_VERSION, "BSD-3-Clause", "");
 
-enum { BETA1, BETA2, N_OPTIONS };
 TESS_OPTIONS(options) = {
     { sizeof options[0], TESS_OPTION_REAL, 0, 0.999999, "lion-beta1", "0.9", "",
       "share of the momentum in the update" },
     { sizeof options[0], TESS_OPTION_REAL, 0, 0.999999, "lion-beta2", "0.99", "", "share that the momentum keeps" },
 };
 static const kit_options readable = { "optimizer lion", "lion-", options, N_OPTIONS, NULL };
-
-typedef struct {
-    kit_option beta[N_OPTIONS];
-} settings;
 
 static void lion_close(void *ctx) {
     free(ctx);
@@ -27,27 +22,6 @@ static tess_status lion_describe(void *ctx, const tess_param_view *param, uint32
     (void)ctx, (void)param, (void)flags, (void)error;
     const tess_grain grain = { .grain = TESS_GRAIN_ELEMENT, .n_states = 1, .state = { { TESS_F32, 1, "exp_avg" } } };
     TESS_GIVE(out, &grain);
-    return TESS_OK;
-}
-
-/* The user's setting wins over the program's number, which wins over the usual value. */
-static double beta_of(const kit_option *o, double said) {
-    return !o->is_set && said != 0 ? said : o->value.real;
-}
-
-tess_status lion_numbers_of(const void *ctx, const tess_optimizer_piece *p, lion_numbers *out, tess_error *error) {
-    const settings *s = ctx;
-    const double beta1 = beta_of(&s->beta[BETA1], p->beta1), beta2 = beta_of(&s->beta[BETA2], p->beta2);
-    if (!(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1))
-        return tess_plugin_fail(error, TESS_E_INVALID,
-                                "optimizer lion: beta1 %g and beta2 %g, expected 0 or more and less than 1", beta1,
-                                beta2);
-    *out = (lion_numbers){ .b1 = (float)beta1,
-                           .c1 = (float)(1 - beta1),
-                           .b2 = (float)beta2,
-                           .c2 = (float)(1 - beta2),
-                           .shrink = (float)(1 - p->lr * p->weight_decay),
-                           .lr = (float)p->lr };
     return TESS_OK;
 }
 
@@ -80,7 +54,7 @@ static const tess_optimizer_ops ops = {
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {
     if (kind != TESS_KIND_OPTIMIZER)
         return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "plugin lion offers optimizer only");
-    settings *s = calloc(1, sizeof *s);
+    lion_settings *s = calloc(1, sizeof *s);
     if (!s)
         return tess_plugin_fail(error, TESS_E_NOMEM, "optimizer lion: no memory to open");
     tess_status status = kit_options_read(&readable, host, s->beta, error);

@@ -13,7 +13,8 @@ declare -A core=( [base]="" [kit]="" [kernels]="base kit" [builtin]="base kit ke
   [engine]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize"
   [proof]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine"
   [recovery]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine" [saving]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine proof"
-  [group]="base engine" [inspect]="base kernels readers engine"
+  [group]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine"
+  [inspect]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine"
   [front]="engine proof recovery saving group" )
 declare -A tools=( [support]="" [tokenizer]="support" [models]="support" [machine]="support models" [launch]="support" [report]="support" [plugins]="support"
   [plan]="support models machine launch report plugins" [train]="support tokenizer models machine launch report plugins plan"
