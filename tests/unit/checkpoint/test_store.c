@@ -118,9 +118,9 @@ static void test_store__a_file_of_many_chunks_reads_from_any_place(void **state)
 static void test_store__a_newer_format_and_a_foreign_file_are_named(void **state) {
     (void)state;
     tess__manifest m;
-    static const char newer[] = "{\"format\":\"tessera-checkpoint\",\"version\":4,\"x\":1}";
+    static const char newer[] = "{\"format\":\"tessera-checkpoint\",\"version\":5,\"x\":1}";
     assert_int_equal(tess__manifest_read("a/manifest.json", newer, sizeof newer - 1, &m), TESS_E_DATA);
-    assert_non_null(strstr(tess_last_error(), "a/manifest.json: format version 4 is newer"));
+    assert_non_null(strstr(tess_last_error(), "a/manifest.json: format version 5 is newer"));
     assert_int_equal(tess__manifest_read("a/manifest.json", "{\"a\":1}", 7, &m), TESS_E_DATA);
     assert_non_null(strstr(tess_last_error(), "a/manifest.json: offset"));
     assert_int_equal(tess__manifest_read("a/manifest.json", "", 0, &m), TESS_E_DATA);
@@ -327,7 +327,7 @@ static void test_store__what_a_newer_format_holds_stays(void **state) {
     assert_int_equal(tess__store_open(d, DIR_OF_ALL, &store), TESS_OK);
     save_all(&store, saved, 3);
     tess__store_close(&store);
-    write_text(d, DIR_OF_ALL "/step-000020/manifest.json", "{\"format\":\"tessera-checkpoint\",\"version\":4,\"x\":1}");
+    write_text(d, DIR_OF_ALL "/step-000020/manifest.json", "{\"format\":\"tessera-checkpoint\",\"version\":5,\"x\":1}");
     int files = sim_disk_files(disk);
     assert_int_equal(tess__store_open(d, DIR_OF_ALL, &store), TESS_OK);
     assert_int_equal(sim_disk_files(disk), files);
