@@ -16,9 +16,10 @@ tess_status tess__device_steps_open(const tess__plugin *plugin, const tess_strea
 }
 
 void tess__device_steps_close(const tess__plugin *plugin, void *opened) {
+    if (!opened)
+        return;
     const tess_optimizer_ops *ops = plugin->ops;
-    if (opened)
-        ops->device_close(opened);
+    ops->device_close(opened);
 }
 
 tess_status tess__step_on_device(const tess__step *step, const tess__memory *memory, const tess__plugin *plugin,
