@@ -40,8 +40,10 @@ lacks objects >called
 cc -shared -o all.so @objects -L"$BUILD" -ltessera -Wl,-z,defs 2>link || true
 grep -oE 'undefined reference to .tess_[a-z0-9_]+' link | sed 's/.*tess_/tess_/; s/^tess__//' | sort -u >unresolved
 [ -z "$(comm -3 unresolved listed)" ] || fail "the linker does not find, or finds: $(comm -3 unresolved listed)"
-# Nothing of the engine's room but the plan, read by core/readers/planned.h.
-nm --defined-only "$BUILD"/core/CMakeFiles/tessera_engine.dir/engine/*.o | awk '$2 == "T" && $3 ~ /^tess__/ { print substr($3, 7) }' | sort -u >engine
+# Of the rooms that hold `struct tess`, only the plan, read by core/readers/planned.h.
+for room in engine inspect recovery saving group proof; do
+  nm --defined-only "$BUILD/core/CMakeFiles/tessera_$room.dir/$room"/*.o || fail "no objects of core/$room"
+done | awk '$2 == "T" && $3 ~ /^tess__/ { print substr($3, 7) }' | sort -u >engine
 [ "$(comm -12 called engine | tr '\n' ' ')" = "advice_of plan_of selection_of " ] || fail "of the engine only the plan is read: $(comm -12 called engine)"
 # A planted call must be found.
 printf 'void tess__arena_obtain(void); void planted(void) { tess__arena_obtain(); }\n' >planted.c
