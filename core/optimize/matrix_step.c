@@ -3,7 +3,7 @@
 #include "step.h"
 
 #include "base/status.h"
-#include "plan/matrices.h"
+#include "layout/matrices.h"
 #include "plugin/open.h"
 
 #include <string.h>

@@ -6,7 +6,7 @@
 #include "base/status.h"
 #include "kit/formulas.h"
 #include "kernels/kernels.h"
-#include "plan/matrices.h"
+#include "layout/matrices.h"
 #include "plugin/open.h"
 
 #include <stdatomic.h>

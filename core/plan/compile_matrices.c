@@ -3,7 +3,7 @@
 
 #include "base/status.h"
 #include "emit.h"
-#include "matrices.h"
+#include "layout/matrices.h"
 
 /* Piece 0 is the update, piece 1 + k the state k where it travels. */
 static int has_piece(const tess__group *g, int piece) {

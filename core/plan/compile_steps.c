@@ -5,7 +5,7 @@
 #include "compile_matrices.h"
 #include "compile_units.h"
 #include "emit.h"
-#include "matrices.h"
+#include "layout/matrices.h"
 
 #define EACH_GROUP(g, u)                                                                                               \
     for (int32_t g = b->layout->units[u].first_group, g##_end = g + b->layout->units[u].n_groups; g < g##_end; g++)

@@ -4,7 +4,7 @@
 #include "base/status.h"
 #include "compile_matrices.h"
 #include "emit.h"
-#include "matrices.h"
+#include "layout/matrices.h"
 
 /* ---- what goes on in host memory beside the engine's thread ---- */
 

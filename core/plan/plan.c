@@ -4,7 +4,7 @@
 #include "activations.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "wrap.h"
+#include "layout/wrap.h"
 
 #include <stdio.h>
 #include <stdlib.h>

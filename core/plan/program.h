@@ -3,7 +3,7 @@
  * pictures all read this one instruction list. */
 #ifndef TESS_PROGRAM_H
 #define TESS_PROGRAM_H
-#include "layout.h"
+#include "layout/layout.h"
 #include <tessera/inspect.h>
 
 /* The role of a buffer; with an index (group, block, or 0) it names one place in memory. */

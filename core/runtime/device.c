@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "device.h"
 
-#include "plan/setup.h"
+#include "layout/setup.h"
 
 #define CALL(d, slot, ...)                                                                                             \
     do {                                                                                                               \

@@ -6,7 +6,7 @@
 #define TESS_STREAMS_H
 #include "comms.h"
 #include "device.h"
-#include "plan/setup.h"
+#include "layout/setup.h"
 #include "timeline.h"
 
 enum { TESS__STREAM_EVENTS = 64, TESS__RETIRED = 64 };

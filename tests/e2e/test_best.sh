@@ -8,7 +8,7 @@
 . "$SOURCE/tests/e2e/lib.sh"
 [ -f "$BUILD/plugins/libtessera-comm-shm.so" ] || { echo "skip: comm-shm is not built here"; exit 77; }
 export TESSERA_LOG=warning TESSERA_THREADS=1 TESSERA_COMM=shm
-head -c 2500 "$SOURCE/core/plan/layout.c" >text.txt
+head -c 2500 "$SOURCE/core/layout/layout.c" >text.txt
 tiny=(gpt --data text.txt --layers 1 --heads 2 --width 32 --context 16 --batch 4 --sample 0 --schedule constant --warmup 0 --lr 0.005)
 run() { expect 0 "$TESSERA" train "${tiny[@]}" --steps 120 --eval-every 6 --json=run.json "$@"; }
 losses() { sed -n 's/.*"event":"validation","step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2/p' "$1"; }

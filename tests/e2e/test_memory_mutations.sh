@@ -18,7 +18,7 @@ build() { # build OUTPUT FLAGS…: the toy with the core as it stands in $work
   local output=$1 file objects=()
   shift
   mkdir -p "$work/$output.objects"
-  for file in "$work"/core/{base,kernels,builtin,plugin,control,plan,readers,checkpoint,runtime,optimize,engine,proof,recovery,saving,inspect,group,front}/*.c "$source"/tests/support/toy.c "$source"/tests/support/toy_device.c "$source"/tests/support/toy_main.c "$source"/tests/support/every_rank.c "$source"/tools/support/witness.c \
+  for file in "$work"/core/{base,kernels,builtin,plugin,control,layout,plan,readers,checkpoint,runtime,optimize,engine,proof,recovery,saving,inspect,group,front}/*.c "$source"/tests/support/toy.c "$source"/tests/support/toy_device.c "$source"/tests/support/toy_main.c "$source"/tests/support/every_rank.c "$source"/tools/support/witness.c \
     "$source"/tests/support/ledger_check.c \
     "$source"/tools/support/alloc_count.c "$source"/tools/support/alloc_hooks.c "$source"/tools/support/world.c; do
     objects+=("$work/$output.objects/$(basename "$(dirname "$file")")-$(basename "$file" .c).o")

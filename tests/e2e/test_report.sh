@@ -9,7 +9,7 @@ set -eu
 export TESSERA_LOG=warning
 ranks=2
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || ranks=1
-head -c 4000 "$SOURCE/core/plan/layout.c" >text.txt
+head -c 4000 "$SOURCE/core/layout/layout.c" >text.txt
 gpt=(gpt -n $ranks --data text.txt --layers 2 --heads 2 --width 32 --context 16 --batch 2 --steps 3 --threads 1)
 
 # The command writes the page itself; the JSON beside it makes the same one.

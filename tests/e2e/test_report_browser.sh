@@ -10,7 +10,7 @@ set -eu
 export TESSERA_LOG=warning
 chromium=$(command -v chromium || command -v chromium-browser || true)
 [ -n "$chromium" ] || { echo "skipped: chromium is not installed"; exit 77; }
-head -c 4000 "$SOURCE/core/plan/layout.c" >text.txt
+head -c 4000 "$SOURCE/core/layout/layout.c" >text.txt
 "$TESSERA" train gpt --data text.txt --layers 4 --heads 2 --width 32 --context 16 --batch 2 --steps 2 --json=a.json --quiet
 "$TESSERA" train gpt --data text.txt --layers 4 --heads 2 --width 32 --context 16 --batch 2 --steps 2 \
   --activations recompute --json=b.json --quiet

@@ -7,14 +7,14 @@
 # options has none that the command alone reads.
 set -eu
 declare -A core=( [base]="" [kit]="" [kernels]="base kit" [builtin]="base kit kernels" [plugin]="base builtin"
-  [control]="base" [plan]="base kit" [readers]="base kit plan plugin"
-  [checkpoint]="base" [runtime]="base kit kernels builtin plugin control plan readers checkpoint"
-  [optimize]="base kit kernels plugin plan runtime"
-  [engine]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize"
-  [proof]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine"
-  [recovery]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine" [saving]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine proof"
-  [group]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine"
-  [inspect]="base kit kernels builtin plugin control plan readers checkpoint runtime optimize engine"
+  [control]="base" [layout]="base kit" [plan]="base kit layout" [readers]="base kit layout plan plugin"
+  [checkpoint]="base" [runtime]="base kit kernels builtin plugin control layout plan readers checkpoint"
+  [optimize]="base kit kernels plugin layout plan runtime"
+  [engine]="base kit kernels builtin plugin control layout plan readers checkpoint runtime optimize"
+  [proof]="base kit kernels builtin plugin control layout plan readers checkpoint runtime optimize engine"
+  [recovery]="base kit kernels builtin plugin control layout plan readers checkpoint runtime optimize engine" [saving]="base kit kernels builtin plugin control layout plan readers checkpoint runtime optimize engine proof"
+  [group]="base kit kernels builtin plugin control layout plan readers checkpoint runtime optimize engine"
+  [inspect]="base kit kernels builtin plugin control layout plan readers checkpoint runtime optimize engine"
   [front]="engine proof recovery saving group" )
 declare -A tools=( [support]="" [tokenizer]="support" [models]="support" [machine]="support models" [launch]="support" [report]="support" [plugins]="support"
   [plan]="support models machine launch report plugins" [train]="support tokenizer models machine launch report plugins plan"

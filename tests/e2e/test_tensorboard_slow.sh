@@ -12,7 +12,7 @@ if [ -z "${PYTHON:-}" ]; then
   python3 -m venv venv >venv.log 2>&1 || skip "no python3 with venv: $(tail -n 1 venv.log)"
   "$python" -m pip install -q --timeout 20 --retries 1 tensorboard >venv.log 2>&1 || skip "PyPI cannot be reached: $(tail -n 1 venv.log)"
 fi
-head -c 4000 "$SOURCE/core/plan/layout.c" >text.txt
+head -c 4000 "$SOURCE/core/layout/layout.c" >text.txt
 train() { expect 0 "$TESSERA" train gpt --data text.txt --layers 1 --heads 2 --width 32 --context 16 --batch 2 --sample 0 --quiet --tensorboard board "$@"; }
 train --steps 10 --eval-every 5 --save run --save-every 6 --json=first.json
 sleep 1.1 # files are read in the order of their names, which have the second

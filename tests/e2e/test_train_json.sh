@@ -12,7 +12,7 @@ field() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p
 common="event model ranks comm offload precision wrap strategy device optimizer activations accum threads steps restarts recoveries steps_repeated seconds_lost steps_skipped loss accuracy seconds step_seconds tokens_per_second flop_utilisation peak_flops_per_second peak_flops_source "
 common+="peak_device_bytes planned_peak_device_bytes peak_host_bytes planned_peak_host_bytes step_allocations "
 common+="library_allocations peak_resident_bytes params_digest "
-head -c 4000 "$SOURCE/core/plan/layout.c" >text.txt
+head -c 4000 "$SOURCE/core/layout/layout.c" >text.txt
 gpt=(gpt --data text.txt --layers 1 --heads 2 --width 32 --context 16 --batch 2 --steps 3)
 
 "$TESSERA" train mnist --batch 16 --steps 2 --json >mnist.json 2>mnist.err

@@ -8,7 +8,7 @@
 . "$SOURCE/tests/e2e/lib.sh"
 export TESSERA_LOG=info TESSERA_THREADS=1
 command -v curl >/dev/null || { echo "skipped: no curl"; exit 77; }
-head -c 4000 "$SOURCE/core/plan/layout.c" >text.txt
+head -c 4000 "$SOURCE/core/layout/layout.c" >text.txt
 tiny=(gpt --data text.txt --layers 2 --heads 2 --width 32 --context 16 --batch 2 --sample 0)
 
 # ---- TensorBoard: strings of the file; unit/tools/test_tensorboard decodes records, test_tensorboard_slow has its reader

@@ -3,7 +3,7 @@
  */
 #include "core/builtin/builtins.h"
 #include "core/plan/activations.h"
-#include "core/plan/wrap.h"
+#include "core/layout/wrap.h"
 #include "fuzz_input.h"
 
 static tess__model model;

@@ -6,8 +6,8 @@
 
 #include "core/builtin/builtins.h"
 #include "core/plan/compile.h"
-#include "core/plan/module_tree.h"
-#include "core/plan/wrap.h"
+#include "core/layout/module_tree.h"
+#include "core/layout/wrap.h"
 
 typedef struct {
     tess_host host;

@@ -5,7 +5,7 @@
  * cores: when they want more than there are, all are slowed alike. docs/machine.md says what the numbers mean. */
 #ifndef TOOL_SIMULATE_H
 #define TOOL_SIMULATE_H
-#include "core/plan/matrices.h"
+#include "core/layout/matrices.h"
 #include "core/readers/span.h"
 #include "tools/machine/machine.h"
 

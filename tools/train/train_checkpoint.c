@@ -14,7 +14,7 @@
 #include <tessera/tessera.h>
 #include "core/checkpoint/saved.h"
 #include "core/checkpoint/store.h"
-#include "core/plan/setup.h"
+#include "core/layout/setup.h"
 #include "tools/support/settings.h"
 #include "train.h"
 

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "core/plan/layout.h"
+#include "core/layout/layout.h"
 #include "core/readers/span.h"
 
 static const char *op_of(int track, int op, int event) {

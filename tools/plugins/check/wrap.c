@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/plan/module_tree.h"
+#include "core/layout/module_tree.h"
 #include "suites.h"
 
 enum { MODELS = 4, MOST_PARAMS = 600 };

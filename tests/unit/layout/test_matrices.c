@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-#include "core/plan/matrices.h"
+#include "core/layout/matrices.h"
 #include "tests/unit/plan_fixture.h"
 
 enum { LAYERS = 12, MATRICES = 4 };
