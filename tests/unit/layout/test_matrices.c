@@ -146,11 +146,49 @@ static void test_matrices__travel_beside_the_work(void **state) {
     count_beside(&p.program, &updates, &flying);
     assert_int_equal(updates, 3);
     assert_int_equal(flying, 2);
-    p.compiler.in_turn = 1;
+    p.compiler.in_turn = TESS__IN_TURN_ALWAYS;
     assert_int_equal(tess__compile_other(&p.compiler, TESS__PASS_STEP, &p.program), TESS_OK);
     count_beside(&p.program, &updates, &flying);
     assert_int_equal(updates, 1);
     assert_int_equal(flying, 0);
+    plan_free(&p);
+}
+
+/* How many groups' updates come together, and results go back, while another unit's backward runs. */
+static void count_behind(const tess__program *p, int *coming, int *going) {
+    int entered = 0, posted[4 * LAYERS] = { 0 }, back[4 * LAYERS] = { 0 };
+    *coming = *going = 0;
+    for (int32_t i = 0; i < p->n_instrs; i++) {
+        const tess__instr *in = &p->instrs[i];
+        entered += in->op == TESS__ENTER;
+        if (in->op == TESS__COLLECT)
+            posted[in->index] = entered;
+        else if (in->op == TESS__RETURN)
+            back[in->index] = entered;
+        *coming += in->op == TESS__COLLECT_WAIT && entered > posted[in->index];
+        *going += in->op == TESS__RETURN_WAIT && entered > back[in->index];
+    }
+}
+
+/* A step within its pass: matrices travel beside the backward of units before them, in turn they do not. */
+static void test_matrices__travel_beside_backward(void **state) {
+    (void)state;
+    plan p;
+    int coming, going, updates, flying;
+    make(&p, 4, TESS_MEM_HOST);
+    plan_layout(&p);
+    assert_int_equal(tess__compile_pass(&p.compiler, TESS_PASS_TRAIN, NULL, 1, &p.program), TESS_OK);
+    count_behind(&p.program, &coming, &going);
+    assert_true(coming >= LAYERS - 3 && going >= LAYERS - 4);
+    count_beside(&p.program, &updates, &flying);
+    assert_int_equal(updates, 3);
+    assert_int_equal(flying, 2);
+    p.compiler.in_turn = TESS__IN_TURN_FUSED;
+    assert_int_equal(tess__compile_pass(&p.compiler, TESS_PASS_TRAIN, NULL, 1, &p.program), TESS_OK);
+    count_behind(&p.program, &coming, &going);
+    assert_int_equal(coming + going, 0);
+    count_beside(&p.program, &updates, &flying);
+    assert_int_equal(updates, 1);
     plan_free(&p);
 }
 
@@ -169,6 +207,7 @@ int main(void) {
         cmocka_unit_test(test_matrices__each_has_an_owner_and_the_work_is_even),
         cmocka_unit_test(test_matrices__owners_are_in_the_hash),
         cmocka_unit_test(test_matrices__travel_beside_the_work),
+        cmocka_unit_test(test_matrices__travel_beside_backward),
         cmocka_unit_test(test_matrices__a_device_out_of_the_hosts_reach_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
