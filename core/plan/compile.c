@@ -5,6 +5,7 @@
 #include "kit/norm_limbs.h"
 #include "place.h"
 #include "compile_blocks.h"
+#include "compile_matrices.h"
 #include "compile_steps.h"
 #include "compile_units.h"
 #include "emit.h"
@@ -165,6 +166,7 @@ tess_status tess__compiler_end(tess__compiler *b) {
     TRY(tess__unit_end_reduce(b));
     TRY(tess__unit_end_replicate(b));
     TRY(tess__unit_end_host_work(b));
+    TRY(tess__matrices_flush(b));
     for (int32_t i = 0; i < b->model->n_blocks; i++) {
         TRY(tess__emit_free(b, TESS__OUTPUT, i));
         TRY(tess__emit_free(b, TESS__SAVED, i));
@@ -182,6 +184,7 @@ void tess__compiler_start(tess__compiler *b, tess__program *p, uint32_t kind) {
     b->at = 0;
     b->fused = b->params_only = 0;
     b->reducing = b->replicating = b->on_host = -1;
+    b->begun = b->coming = b->going = -1;
     b->ordinal = 0;
     b->mark = 0;
     memset(b->units, 0, (size_t)b->layout->n_units * sizeof *b->units);

@@ -6,6 +6,11 @@
 #include "program.h"
 
 enum { TESS__ABSENT, TESS__IN_FLIGHT, TESS__HERE };
+enum {
+    TESS__IN_TURN_NEVER,
+    TESS__IN_TURN_FUSED,
+    TESS__IN_TURN_ALWAYS
+}; /* where the step is part of the pass; anywhere */
 
 typedef struct {           /* what the compiler knows of a unit between two events */
     uint8_t gathered;      /* TESS__ABSENT, … */
@@ -26,11 +31,13 @@ typedef struct {
     const tess__program *ahead; /* the events to come, or null */
     int32_t at;                 /* the event now compiled, in `ahead` */
     int32_t fused;              /* the optimizer step of a unit follows its reduction */
-    int32_t in_turn;            /* a step does one unit's matrices after the other, so that it takes less memory */
-    int32_t params_only;        /* scopes are entered for their parameters, no block runs */
-    int32_t reducing;           /* the unit whose gradient is on its way, or -1 */
-    int32_t replicating;        /* behind it, the unit whose shard the replicas add up, or -1 */
-    int32_t on_host;            /* the unit whose gradient is at work on the host, or -1 */
+    int32_t in_turn;       /* TESS__IN_TURN_…: one unit's matrices after the other, so that they take less memory */
+    int32_t params_only;   /* scopes are entered for their parameters, no block runs */
+    int32_t reducing;      /* the unit whose gradient is on its way, or -1 */
+    int32_t replicating;   /* behind it, the unit whose shard the replicas add up, or -1 */
+    int32_t on_host;       /* the unit whose gradient is at work on the host, or -1 */
+    int32_t begun;         /* the unit whose matrices were begun last, or -1; */
+    int32_t coming, going; /* before it, those whose updates come together and go back */
     int32_t mark;
     uint64_t ordinal; /* of the next collective, for its tag */
     tess__unit_state *units;

@@ -63,7 +63,7 @@ tess_status tess__matrices_begin(tess__compiler *b, int32_t g) {
     return is_sharded(b) ? collect(b, g, 0) : TESS_OK;
 }
 
-tess_status tess__matrices_work(tess__compiler *b, int32_t g) {
+static tess_status work_matrices(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     if (is_sharded(b))
         TRY(collected(b, g, 0));
@@ -78,10 +78,52 @@ tess_status tess__matrices_work(tess__compiler *b, int32_t g) {
     return is_sharded(b) ? give_back(b, g, 0) : TESS_OK;
 }
 
-tess_status tess__matrices_end(tess__compiler *b, int32_t g) {
+static tess_status end_matrices(tess__compiler *b, int32_t g) {
     if (is_sharded(b))
         TRY(given_back(b, g, 0));
     TRY(tess__emit(b, TESS__UPDATE_APPLY, g));
     TRY(tess__emit_free(b, TESS__UPDATE, g));
     return tess__emit_free(b, TESS__SHARD_GRAD, g);
+}
+
+tess_status tess__matrices_alone(tess__compiler *b, int32_t g) {
+    TRY(tess__matrices_begin(b, g));
+    TRY(work_matrices(b, g));
+    return end_matrices(b, g);
+}
+
+/* ---- one unit beside the next ---- */
+
+typedef tess_status matrices_part(tess__compiler *, int32_t group);
+
+static tess_status each_matrices(tess__compiler *b, int32_t u, matrices_part *part) {
+    for (int32_t i = 0; u >= 0 && i < b->layout->units[u].n_groups; i++)
+        if (tess__steps_matrices(&b->layout->groups[b->layout->units[u].first_group + i]))
+            TRY(part(b, b->layout->units[u].first_group + i));
+    return TESS_OK;
+}
+
+static tess_status end_unit(tess__compiler *b, int32_t u) {
+    TRY(each_matrices(b, u, end_matrices));
+    return u < 0 ? TESS_OK : tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u);
+}
+
+tess_status tess__matrices_follow(tess__compiler *b) {
+    if (b->begun < 0)
+        return TESS_OK;
+    TRY(each_matrices(b, b->coming, work_matrices));
+    TRY(end_unit(b, b->going));
+    b->going = b->coming;
+    b->coming = b->begun;
+    b->begun = -1;
+    return TESS_OK;
+}
+
+tess_status tess__matrices_flush(tess__compiler *b) {
+    TRY(tess__matrices_follow(b));
+    TRY(each_matrices(b, b->coming, work_matrices));
+    TRY(end_unit(b, b->going));
+    TRY(end_unit(b, b->coming));
+    b->coming = b->going = -1;
+    return TESS_OK;
 }

@@ -6,8 +6,11 @@
 
 /** Makes the updates of a group and posts their way to the owners. */
 tess_status tess__matrices_begin(tess__compiler *, int32_t group);
-/** Lets the owners work, and posts the way back. */
-tess_status tess__matrices_work(tess__compiler *, int32_t group);
-/** Steps the shard with the results, and releases them and the gradient. */
-tess_status tess__matrices_end(tess__compiler *, int32_t group);
+/** A group's whole step, with nothing beside it. */
+tess_status tess__matrices_alone(tess__compiler *, int32_t group);
+/** Three units are under way: the updates of one come together and the results of another go back while the owners work
+ * on the one between. Moves all on by one when `begun` is a unit, and ends the one whose results were on their way. */
+tess_status tess__matrices_follow(tess__compiler *);
+/** Ends all that are under way. */
+tess_status tess__matrices_flush(tess__compiler *);
 #endif

@@ -33,22 +33,6 @@ static tess_status in_turn(tess__compiler *b) {
     return TESS_OK;
 }
 
-typedef tess_status matrices_part(tess__compiler *, int32_t group);
-
-static tess_status each_matrices(tess__compiler *b, int32_t u, matrices_part *part) {
-    if (u < 0)
-        return TESS_OK;
-    EACH_GROUP(g, u)
-        if (tess__steps_matrices(&b->layout->groups[g]))
-            TRY(part(b, g));
-    return TESS_OK;
-}
-
-static tess_status end_unit(tess__compiler *b, int32_t u) {
-    TRY(each_matrices(b, u, tess__matrices_end));
-    return u < 0 ? TESS_OK : tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u);
-}
-
 /* Begins a unit; returns whether it has matrices, which are then under way. */
 static tess_status begin_unit(tess__compiler *b, int32_t u, int *has_matrices) {
     *has_matrices = 0;
@@ -68,27 +52,18 @@ static tess_status begin_unit(tess__compiler *b, int32_t u, int *has_matrices) {
     return *has_matrices ? TESS_OK : tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u);
 }
 
-/* Three units are under way: the updates of one come together and the results of another go back while the owners work
- * on the one between. */
 static tess_status overlapped(tess__compiler *b) {
-    int32_t coming = -1, going = -1;
     int has_matrices;
     for (int32_t u = 0; u < b->layout->n_units; u++) {
         if (!b->layout->units[u].trainable)
             continue;
         TRY(begin_unit(b, u, &has_matrices));
-        if (!has_matrices)
-            continue;
-        TRY(each_matrices(b, coming, tess__matrices_work));
-        TRY(end_unit(b, going));
-        going = coming;
-        coming = u;
+        b->begun = has_matrices ? u : -1;
+        TRY(tess__matrices_follow(b));
     }
-    TRY(each_matrices(b, coming, tess__matrices_work));
-    TRY(end_unit(b, going));
-    return end_unit(b, coming);
+    return tess__matrices_flush(b);
 }
 
 tess_status tess__compile_steps(tess__compiler *b) {
-    return b->layout->n_matrices && !b->in_turn ? overlapped(b) : in_turn(b);
+    return b->layout->n_matrices && b->in_turn != TESS__IN_TURN_ALWAYS ? overlapped(b) : in_turn(b);
 }

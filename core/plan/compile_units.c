@@ -277,18 +277,28 @@ static tess_status finish_group(tess__compiler *b, int32_t g) {
     return TESS_OK;
 }
 
-/* Tells whether the unit's optimizer step ends on a lane. */
+/* Tells whether the exchange of the unit's matrices goes on beside the backward of the units after it. */
+static int overlaps_matrices(const tess__compiler *b, int32_t u) {
+    if (!b->fused || b->in_turn != TESS__IN_TURN_NEVER || b->setup->shard_ranks == 1)
+        return 0;
+    EACH_GROUP(g, u)
+        if (tess__steps_matrices(&b->layout->groups[g]))
+            return 1;
+    return 0;
+}
+
+/* Tells whether the unit's optimizer step ends on a lane, or with its matrices. */
 static int ends_later(const tess__compiler *b, int32_t u) {
     EACH_GROUP(g, u)
         if (b->layout->groups[g].trainable && steps_on_lane(b, &b->layout->groups[g]))
             return 1;
-    return 0;
+    return overlaps_matrices(b, u);
 }
 
 tess_status tess__group_optimize(tess__compiler *b, int32_t g) {
     int32_t u = b->layout->groups[g].unit, first = b->layout->units[u].first_group;
     int32_t last = first + b->layout->units[u].n_groups - 1;
-    int later = steps_on_lane(b, &b->layout->groups[g]);
+    int later = steps_on_lane(b, &b->layout->groups[g]), overlaps = overlaps_matrices(b, u);
     while (!b->layout->groups[first].trainable)
         first++;
     while (!b->layout->groups[last].trainable)
@@ -296,14 +306,14 @@ tess_status tess__group_optimize(tess__compiler *b, int32_t g) {
     if (g == first)
         TRY(tess__program_point(b->p, TESS_LEDGER_OPTIMIZER, u));
     if (tess__steps_matrices(&b->layout->groups[g])) {
-        TRY(tess__matrices_begin(b, g));
-        TRY(tess__matrices_work(b, g));
-        TRY(tess__matrices_end(b, g));
+        TRY(overlaps ? tess__matrices_begin(b, g) : tess__matrices_alone(b, g));
     } else {
         TRY(tess__emit_flagged(b, TESS__OPTIMIZE, async_if(later), g));
         if (!later)
             TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
     }
+    if (g == last && overlaps)
+        b->begun = u;
     return g == last && !ends_later(b, u) ? tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u)
                                           : TESS_OK;
 }
@@ -325,7 +335,9 @@ tess_status tess__unit_end_host_work(tess__compiler *b) {
         if (b->fused)
             TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
     }
-    return ends_later(b, u) ? tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u) : TESS_OK;
+    return ends_later(b, u) && !overlaps_matrices(b, u)
+               ? tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u)
+               : TESS_OK;
 }
 
 static tess_status finish_unit(tess__compiler *b, int32_t u, int ends_first) {
@@ -380,5 +392,6 @@ tess_status tess__unit_reduce(tess__compiler *b, int32_t u) {
     b->units[u].reduced = 1;
     if (sync)
         b->reducing = u;
+    TRY(tess__matrices_follow(b)); /* behind this unit's reduction, which goes on beside the owners' work */
     return sync && !unit_travels(b, u) ? tess__unit_end_reduce(b) : TESS_OK;
 }

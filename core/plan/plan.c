@@ -105,17 +105,17 @@ static tess_status compile_lending(tess__plan *p) {
 /* Matrices that are on their way beside others take memory, which passes have left; where they have not, they go in
  * turn. */
 static tess_status compile_all(tess__plan *p) {
-    p->compiler.in_turn = p->setup.prefetch == 0;
+    p->compiler.in_turn = TESS__IN_TURN_ALWAYS;
     TRY(compile_lending(p));
-    uint64_t bytes = tess__planned_bytes(p, TESS_DOMAIN_DEVICE);
-    if (!p->layout.n_matrices || p->compiler.in_turn)
+    uint64_t least = tess__planned_bytes(p, TESS_DOMAIN_DEVICE), bytes = UINT64_MAX;
+    if (!p->layout.n_matrices || p->setup.prefetch == 0)
         return TESS_OK;
-    p->compiler.in_turn = 1;
-    TRY(compile_lending(p));
-    if (tess__planned_bytes(p, TESS_DOMAIN_DEVICE) < bytes)
-        return TESS_OK;
-    p->compiler.in_turn = 0;
-    return compile_lending(p);
+    for (int32_t how = TESS__IN_TURN_NEVER; how <= TESS__IN_TURN_ALWAYS && bytes > least; how++) {
+        p->compiler.in_turn = how;
+        TRY(compile_lending(p));
+        bytes = tess__planned_bytes(p, TESS_DOMAIN_DEVICE);
+    }
+    return TESS_OK;
 }
 
 const tess__program *tess__plan_fullest(const tess__plan *p, uint32_t domain) {
@@ -198,7 +198,7 @@ static uint32_t most_in_flight(const tess__plan *p) {
     for (int32_t u = 0; u < p->layout.n_units; u++)
         if (p->layout.units[u].n_groups > reductions)
             reductions = p->layout.units[u].n_groups;
-    return (uint32_t)((p->setup.prefetch + 1) * gathers + reductions * (p->layout.n_matrices ? 2 : 1) + 1);
+    return (uint32_t)((p->setup.prefetch + 1) * gathers + reductions * (p->layout.n_matrices ? 5 : 1) + 1);
 }
 
 static void forget_programs(tess__plan *p) {

@@ -89,3 +89,22 @@ for setting in momentum=0.5 nesterov=0 scale=original steps=3 adamw=attn; do
   adamw=*) TESSERA_MUON_ADAMW=attn same --clip 0 --accum 2 ;;
   esac
 done
+
+# Gradients that are not finite go through Newton and Schulz's iteration. It ends, one line says so, and nothing that was
+# saved is lost; another optimizer's checkpoint is refused.
+# shellcheck disable=SC2086
+expect 0 "$TESSERA" train $gpt --quiet --optimizer muon --save kept
+# shellcheck disable=SC2086
+expect 1 "$TESSERA" train $gpt --quiet --optimizer muon --clip 0 --lr 900000 --weight-decay 1e6 --steps 12 --resume kept --save kept --save-every 1
+[ "$(wc -l < err)" = 1 ] && grep -Eq 'step [0-9]+ leaves values that are not finite: rank 0, unit .*TESSERA_ON_NAN|step [0-9]+: the loss of rank 0 is -?(nan|inf)' err ||
+  fail "NaN: $(cat err)"
+expect 0 "$TESSERA" ckpt verify kept/step-000003
+# shellcheck disable=SC2086
+TESSERA_LOG=warn expect 0 "$TESSERA" train $gpt --quiet --optimizer muon --clip 0 --lr 900000 --weight-decay 1e6 --steps 12 -n 2 --on-nan warn
+grep -q 'not finite\|the loss is' err || fail "nothing was not finite: $(cat err)"
+# shellcheck disable=SC2086
+expect 0 "$TESSERA" train $gpt --quiet --optimizer adamw --save other
+# shellcheck disable=SC2086
+expect 6 "$TESSERA" train $gpt --quiet --optimizer muon --steps 5 --resume other
+[ "$(wc -l < err)" = 1 ] && grep -q "saved with optimizer adamw, this run has muon" err || fail "another optimizer: $(cat err)"
+expect 0 "$TESSERA" ckpt verify other/step-000003

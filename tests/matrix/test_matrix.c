@@ -158,9 +158,7 @@ static void check_bytes(const cell *c, const char *line) {
             assert_int_equal(number_of(line, " mapped="), device + host);
     }
     value_of(line, " categories=", text, sizeof text);
-    /* The others may not run the fullest program, which the plan's peak is of. */
-    if (cell_is(c, API, "blocks") && strncmp(value(c, OPTIMIZER), "muon", 4) != 0)
-        assert_string_equal(text, "equal");
+    assert_string_equal(text, "equal");
     value_of(line, " resting=", text, sizeof text);
     assert_string_equal(text, "equal");
     value_of(line, " ledger=", text, sizeof text); /* at every point of every unit, in three steps and evaluations */

@@ -23,15 +23,6 @@ static int fail(tess *t, tess_status s) {
     return tess_exit_code(s);
 }
 
-/* What was booked while running against the plan, category by category. */
-static int categories_agree(const tess_stats *s) {
-    for (int d = 1; d < 3; d++)
-        for (int c = 1; c < TESS_CAT_FRAGMENTATION; c++)
-            if (s->live_peak_category_bytes[d][c] != s->category_peak_bytes[d][c])
-                return 0;
-    return 1;
-}
-
 static tess_status take_buffer(void *user, const tess_range *r, void *data) {
     if (strcmp(r->name, "h.2.mean") == 0)
         *(double *)user = ((const float *)data)[0];
@@ -68,6 +59,22 @@ static tess_status open_checks(checks *c, tess *t, uint32_t of) {
     return s ? s : ledger_check_open(&c->full, t, TESS_LEDGER_FULL, count);
 }
 
+/* The peak of the run against those that are planned of its passes, category by category. tess_stats has the plan's own
+ * peak, which may be that of a program that a run has no reason to take: a step with clipping, or within its pass. */
+static int categories_agree(const checks *c, const tess_stats *s) {
+    const ledger_check *all[] = { &c->step, &c->eval, &c->full };
+    for (int d = 1; d < 3; d++) {
+        const tess_ledger_point *most = NULL;
+        for (int i = 0; i < 3; i++) {
+            const tess_ledger_point *peak = &all[i]->planned[all[i]->n_planned - 1];
+            most = !most || peak->total_bytes[d] > most->total_bytes[d] ? peak : most;
+        }
+        if (memcmp(s->live_peak_category_bytes[d], most->bytes[d], sizeof most->bytes[d]) != 0)
+            return 0;
+    }
+    return 1;
+}
+
 static const char *verdict(checks *c) {
     ledger_check *all[] = { &c->step, &c->eval, &c->full };
     const char *text = "equal";
@@ -84,7 +91,7 @@ static const char *verdict(checks *c) {
 /* ---- training ---- */
 
 typedef struct {
-    int flags, blocks, fused, clip, matrices, steps, accum, at_end;
+    int flags, blocks, fused, clip, steps, accum, at_end;
     tess *t;
     toy m;
     tess_optimizer_options step;
@@ -103,7 +110,6 @@ static void read_mode(training *r, const char *mode, const char *steps) {
     r->blocks = strstr(mode, "blocks") != NULL;
     r->fused = strstr(mode, "fused") != NULL;
     r->clip = strstr(mode, "clip") != NULL;
-    r->matrices = optimizer && strncmp(optimizer, "muon", 4) == 0;
     r->flags = (r->blocks ? TOY_BLOCKS : 0) | (strstr(mode, "groups") ? TOY_GROUPS : 0) |
                (strstr(mode, "fp32") ? TOY_FP32 : 0) | (strstr(mode, "large") ? TOY_LARGE : 0) |
                (strstr(mode, "stored") ? TOY_STORED : 0);
@@ -198,7 +204,7 @@ static tess_status train(training *r) {
 typedef struct {
     uint64_t digest, points;
     tess_stats stats;
-    int agree, departed;
+    int agree, departed, categories;
     const char *ledger;
     every_rank mine;
     uint64_t mapped;     /* and allocations: before anything is summoned, which is in no plan */
@@ -250,6 +256,7 @@ static tess_status take_figures(training *r, const tool_witness *before, figures
     every_rank_witness(&f->mine, before);
     f->mine.value[EVERY_STATED] = stated(r->t);
     f->points = r->c.step.points + r->c.eval.points + r->c.full.points;
+    f->categories = categories_agree(&r->c, &f->stats);
     f->ledger = verdict(&r->c);
     f->departed = f->stats.n_recompiles > 0; /* such a pass may take more than the plan, and is counted */
     return TESS_OK;
@@ -263,12 +270,10 @@ static tess_status summon(training *r, figures *f) {
     return s;
 }
 
-static void fill_mine(figures *f, int fullest) {
+static void fill_mine(figures *f) {
     const tess_stats *s = &f->stats;
     const uint64_t *peak = f->departed ? s->planned_peak_bytes : s->peak_bytes;
-    /* The plan's peak is that of the fullest program, which only blocks with the step apart are sure to run. With whole
-     * matrices that may be a step that this run does not take. */
-    int books = strcmp(f->ledger, "equal") == 0 && rests(s) && (!fullest || categories_agree(s));
+    int books = strcmp(f->ledger, "equal") == 0 && rests(s) && f->categories;
     int counted = tool_alloc_available() && !f->departed;
     f->mine.value[EVERY_BOOKS] = books || f->departed;
     f->mine.value[EVERY_DIGEST] = (int64_t)f->digest;
@@ -288,8 +293,8 @@ static void print_figures(const training *r, const figures *f) {
            (unsigned long long)f->digest, r->loss, (unsigned long long)s->peak_bytes[1],
            (unsigned long long)s->planned_peak_bytes[1], (unsigned long long)s->peak_bytes[2],
            (unsigned long long)s->planned_peak_bytes[2], (unsigned long long)f->mapped,
-           categories_agree(s) ? "equal" : "differ", rests(s) ? "equal" : "differ", f->agree ? "equal" : "differ",
-           f->ledger, (unsigned long long)f->points, (long long)f->allocations, (unsigned long long)s->n_units,
+           f->categories ? "equal" : "differ", rests(s) ? "equal" : "differ", f->agree ? "equal" : "differ", f->ledger,
+           (unsigned long long)f->points, (long long)f->allocations, (unsigned long long)s->n_units,
            (unsigned long long)s->n_recompiles, tess_ranks(r->t), (long long)f->mine.value[EVERY_MAPPED_GROWTH],
            s->grad_norm);
 }
@@ -304,7 +309,7 @@ int main(int argc, char **argv) {
     tess_status s = open_training(&r, mode);
     if (s || (s = train(&r)) || (s = take_figures(&r, &before, &f)))
         return fail(r.t, s);
-    fill_mine(&f, r.blocks && !r.fused && !r.matrices);
+    fill_mine(&f);
     if ((s = summon(&r, &f)))
         return fail(r.t, s);
     /* A sanitizer's shadow grows with what it watches, a GPU's memory is not this process's, and MPI's is not stated.

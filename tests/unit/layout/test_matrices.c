@@ -11,12 +11,37 @@
 #include "core/layout/matrices.h"
 #include "tests/unit/plan_fixture.h"
 
-enum { LAYERS = 12, MATRICES = 4 };
-/* The weights of a layer of width 64; the last one is a stack of two. */
-static const struct {
+enum { LAYERS = 12, MATRICES = 4, MOST_MATRICES = 7 };
+typedef struct {
     const char *name;
-    uint64_t rows, cols, stack;
-} weights[MATRICES] = { { "qkv", 192, 64, 1 }, { "proj", 64, 64, 1 }, { "fc", 256, 64, 1 }, { "mlp", 32, 256, 2 } };
+    int layers, n;
+    struct {
+        const char *name;
+        uint64_t rows, cols, stack;
+    } weights[MOST_MATRICES];
+} shape;
+/* The first is of width 64, and its last weight is a stack of two. The others are those of gpt2 and Llama 3.2 1B. */
+static const shape shapes[] = {
+    { "small",
+      LAYERS,
+      MATRICES,
+      { { "qkv", 192, 64, 1 }, { "proj", 64, 64, 1 }, { "fc", 256, 64, 1 }, { "mlp", 32, 256, 2 } } },
+    { "gpt",
+      12,
+      4,
+      { { "qkv", 2304, 768, 1 }, { "proj", 768, 768, 1 }, { "fc", 3072, 768, 1 }, { "mlp", 768, 3072, 1 } } },
+    { "llama",
+      16,
+      7,
+      { { "q_proj", 2048, 2048, 1 },
+        { "k_proj", 512, 2048, 1 },
+        { "v_proj", 512, 2048, 1 },
+        { "o_proj", 2048, 2048, 1 },
+        { "gate", 8192, 2048, 1 },
+        { "up_proj", 8192, 2048, 1 },
+        { "down", 2048, 8192, 1 } } },
+};
+static const shape *made = &shapes[0];
 
 static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags, tess_grain *out, tess_error *e) {
     tess_grain g = { .grain = TESS_GRAIN_ELEMENT,
@@ -24,14 +49,14 @@ static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags,
                      .n_states = 2,
                      .state = { { TESS_F32, 1, "m" }, { TESS_F32, 1, "v" } } };
     (void)ctx, (void)flags, (void)e;
-    for (int i = 0; i < MATRICES; i++)
-        if (strstr(p->name, weights[i].name))
+    for (int i = 0; i < made->n; i++)
+        if (strstr(p->name, made->weights[i].name))
             g = (tess_grain){ .grain = TESS_GRAIN_MATRIX,
                               .n_states = 1,
                               .state = { { TESS_F32, 1, "m" } },
-                              .rows = weights[i].rows,
-                              .cols = weights[i].cols,
-                              .scratch_bytes = 4 * weights[i].rows };
+                              .rows = made->weights[i].rows,
+                              .cols = made->weights[i].cols,
+                              .scratch_bytes = 4 * made->weights[i].rows };
     TESS_GIVE(out, &g);
     return TESS_OK;
 }
@@ -57,13 +82,15 @@ static void make(plan *p, int32_t ranks, uint32_t mem) {
     p->setup.step_name = "whole";
     p->setup.optimizer = TESS__OPT_PLUGIN;
     p->setup.env.mem = mem;
-    for (int l = 0; l < LAYERS; l++) {
+    for (int l = 0; l < made->layers; l++) {
         snprintf(name, sizeof name, "h%d", l);
         plan_scope(p, name);
-        for (int i = 0; i < MATRICES; i++) {
-            snprintf(name, sizeof name, "h%d.%s", l, weights[i].name);
-            assert_int_equal(plan_param(p, name, (int64_t)(weights[i].rows * weights[i].cols * weights[i].stack), 0),
-                             TESS_OK);
+        for (int i = 0; i < made->n; i++) {
+            snprintf(name, sizeof name, "h%d.%s", l, made->weights[i].name);
+            assert_int_equal(
+                plan_param(p, name, (int64_t)(made->weights[i].rows * made->weights[i].cols * made->weights[i].stack),
+                           0),
+                TESS_OK);
         }
         snprintf(name, sizeof name, "h%d.bias", l);
         assert_int_equal(plan_param(p, name, 64, 0), TESS_OK);
@@ -95,6 +122,24 @@ static void test_matrices__each_has_an_owner_and_the_work_is_even(void **state) 
         assert_int_equal(l->groups[0].scratch_bytes, 4 * 256);
         plan_free(&p);
     }
+}
+
+/* What the rank with the most has to do, beside an even share. */
+static void test_matrices__work_of_gpt_and_llama_is_even(void **state) {
+    (void)state;
+    for (int i = 1; i < 3; i++)
+        for (int32_t ranks = 2; ranks <= 8; ranks *= 2) {
+            plan p;
+            double most, all;
+            made = &shapes[i];
+            make(&p, ranks, TESS_MEM_HOST);
+            plan_layout(&p);
+            tess__matrices_balance(&p.layout, ranks, -1, &most, &all);
+            print_message("%s, W = %d: %.4f of an even share\n", made->name, (int)ranks, most * ranks / all);
+            assert_true(most * ranks <= 1.15 * all);
+            plan_free(&p);
+        }
+    made = &shapes[0];
 }
 
 /* The same on every rank, since it comes from the layout alone; and part of the program's hash. */
@@ -146,11 +191,49 @@ static void test_matrices__travel_beside_the_work(void **state) {
     count_beside(&p.program, &updates, &flying);
     assert_int_equal(updates, 3);
     assert_int_equal(flying, 2);
-    p.compiler.in_turn = 1;
+    p.compiler.in_turn = TESS__IN_TURN_ALWAYS;
     assert_int_equal(tess__compile_other(&p.compiler, TESS__PASS_STEP, &p.program), TESS_OK);
     count_beside(&p.program, &updates, &flying);
     assert_int_equal(updates, 1);
     assert_int_equal(flying, 0);
+    plan_free(&p);
+}
+
+/* How many groups' updates come together, and results go back, while another unit's backward runs. */
+static void count_behind(const tess__program *p, int *coming, int *going) {
+    int entered = 0, posted[4 * LAYERS] = { 0 }, back[4 * LAYERS] = { 0 };
+    *coming = *going = 0;
+    for (int32_t i = 0; i < p->n_instrs; i++) {
+        const tess__instr *in = &p->instrs[i];
+        entered += in->op == TESS__ENTER;
+        if (in->op == TESS__COLLECT)
+            posted[in->index] = entered;
+        else if (in->op == TESS__RETURN)
+            back[in->index] = entered;
+        *coming += in->op == TESS__COLLECT_WAIT && entered > posted[in->index];
+        *going += in->op == TESS__RETURN_WAIT && entered > back[in->index];
+    }
+}
+
+/* A step within its pass: matrices travel beside the backward of units before them, in turn they do not. */
+static void test_matrices__travel_beside_backward(void **state) {
+    (void)state;
+    plan p;
+    int coming, going, updates, flying;
+    make(&p, 4, TESS_MEM_HOST);
+    plan_layout(&p);
+    assert_int_equal(tess__compile_pass(&p.compiler, TESS_PASS_TRAIN, NULL, 1, &p.program), TESS_OK);
+    count_behind(&p.program, &coming, &going);
+    assert_true(coming >= LAYERS - 3 && going >= LAYERS - 4);
+    count_beside(&p.program, &updates, &flying);
+    assert_int_equal(updates, 3);
+    assert_int_equal(flying, 2);
+    p.compiler.in_turn = TESS__IN_TURN_FUSED;
+    assert_int_equal(tess__compile_pass(&p.compiler, TESS_PASS_TRAIN, NULL, 1, &p.program), TESS_OK);
+    count_behind(&p.program, &coming, &going);
+    assert_int_equal(coming + going, 0);
+    count_beside(&p.program, &updates, &flying);
+    assert_int_equal(updates, 1);
     plan_free(&p);
 }
 
@@ -167,8 +250,10 @@ static void test_matrices__a_device_out_of_the_hosts_reach_is_refused(void **sta
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matrices__each_has_an_owner_and_the_work_is_even),
+        cmocka_unit_test(test_matrices__work_of_gpt_and_llama_is_even),
         cmocka_unit_test(test_matrices__owners_are_in_the_hash),
         cmocka_unit_test(test_matrices__travel_beside_the_work),
+        cmocka_unit_test(test_matrices__travel_beside_backward),
         cmocka_unit_test(test_matrices__a_device_out_of_the_hosts_reach_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
