@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Keeps images in host memory of what a rank must not lose, and copies of them on another rank. Replicas of a shard
  * are such copies already. Two generations are kept, because a death may tear the one that is being made. */
-#include "mirror.h"
+#include "image_digest.h"
 
 #include "base/hash.h"
 #include "base/status.h"
@@ -175,9 +175,11 @@ tess_status tess__mirror_take(tess *t) {
     m->own[slot] = m->copy[slot] = -1;
     TRY(tess__streams_sync(&t->streams));
     TRY(copy_image(t, tess__image_at(t, 0, slot), save_part));
+    TRY(tess__image_digest(t, 0, slot));
     m->own[slot] = step;
     tess__scale_imaged(&t->scaler, step);
     TRY(send_copies(t, slot));
+    TRY(tess__image_digest(t, 1, slot));
     m->copy[slot] = step;
     m->slot = !slot;
     if (m->taken < 0)
@@ -186,12 +188,11 @@ tess_status tess__mirror_take(tess *t) {
     return TESS_OK;
 }
 
-tess_status tess__mirror_step(tess *t, uint32_t pass_kind) {
+int tess__mirror_is_due(const tess *t, uint32_t pass_kind) {
     int64_t step = (int64_t)t->step.steps_done, every = t->plan.setup.mirror;
     if (!every || (pass_kind & 15) != TESS_PASS_TRAIN || t->pass.microbatch || t->pass.pending_grads)
-        return TESS_OK;
-    int due = t->mirror.taken < 0 || (step % every == 0 && step != t->mirror.taken);
-    return due ? tess__mirror_take(t) : TESS_OK;
+        return 0;
+    return t->mirror.taken < 0 || (step % every == 0 && step != t->mirror.taken);
 }
 
 /* ---- given back ------------------------------------------------------------------------------------- */
@@ -292,6 +293,7 @@ tess_status tess__image_gone(tess *t, int32_t rank) {
 tess_status tess__mirror_restore(tess *t, int64_t *step) {
     tess__mirror *m = &t->mirror;
     int32_t torn = -1;
+    tess__images_check(t);
     tess__holding mine = { { m->own[0], m->own[1] }, { m->copy[0], m->copy[1] } };
     tess__holding *all = calloc((size_t)t->comms.world.nranks, sizeof *all);
     if (!all)

@@ -43,8 +43,8 @@ typedef struct {
 } tess__image_sending;
 tess_status tess__image_send(tess *, const tess__image_sending *);
 
-/** [C] Takes images of this step before a training pass, when they are due. */
-tess_status tess__mirror_step(tess *, uint32_t pass_kind);
+/** Tells whether images of this step are to be taken, before a pass. */
+int tess__mirror_is_due(const tess *, uint32_t pass_kind);
 /** [C] Takes images of the present state. */
 tess_status tess__mirror_take(tess *);
 /** [C] Takes all ranks back to the newest step of which every shard is left somewhere. TESS_E_PEER: there is none. */
