@@ -16,8 +16,8 @@ typedef struct {
 
 /** After a step: digests parameters, low-precision copies and states, and what tess__at_rest_take_pass does. */
 tess_status tess__at_rest_take(tess *, tess__at_rest *, tess__pool *);
-/** Before they are read: checks parameters and copies of all groups, and with `states` these, unless something else than
- * a step has written them. */
+/** Before they are read: checks parameters and copies of all groups, and with `states` these, unless something else
+ * than a step has written them. */
 tess_status tess__at_rest_check(tess *, tess__at_rest *, tess__pool *, int states);
 /** After a pass: digests gradients and running statistics. */
 tess_status tess__at_rest_take_pass(tess *, tess__at_rest *, tess__pool *);
