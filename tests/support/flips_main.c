@@ -62,6 +62,8 @@ static void write_places(const tess *t, FILE *f, const char *phase) {
         const tess__buffer *b = &t->plan.resident.buffers[i];
         const char *name = name_of(b, grads);
         int is_gradient = name && strcmp(name, "gradients") == 0;
+        if (b->role >= TESS__SUM0 && b->role <= TESS__SUM_LAST && strcmp(phase, "grads") == 0)
+            continue; /* all microbatches are in the gradient: nobody reads these again */
         if (name && is_gradient == grads && t->memory.booked[b->role][b->index])
             fprintf(f, "%s %p %llu\n", name, tess__address(&t->memory, b->role, b->index),
                     (unsigned long long)bytes_at(t, b));
