@@ -2,7 +2,7 @@
 /* tess_open: an engine that recovers, saves and writes a ledger of digests. */
 #include "group/group.h"
 #include "proof/proof.h"
-#include "recovery/image_digest.h"
+#include "recovery/image.h"
 #include "recovery/smaller.h"
 #include "saving/saving.h"
 

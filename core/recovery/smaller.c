@@ -6,7 +6,7 @@
 #include "base/options.h"
 #include "base/status.h"
 #include "fits.h"
-#include "image_digest.h"
+#include "image.h"
 
 #include <stdio.h>
 #include <stdlib.h>

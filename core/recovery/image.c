@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "image_digest.h"
+/* An image: its parts, where it lies, and what it was when it was taken. */
+#include "image.h"
 
 #include "base/log.h"
 #include "base/status.h"
@@ -7,6 +8,34 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+
+tess_status tess__image_each(const tess__setup *s, const tess__layout *l, tess__image_part_fn fn, void *user) {
+    uint64_t at = 0;
+    for (int32_t i = 0; i < l->n_groups; i++) {
+        const tess__group *g = &l->groups[i];
+        tess__image_part p = { TESS__MASTER, i, at, g->shard_elems * tess_dtype_bytes(g->master) };
+        TRY(fn(user, &p));
+        at += tess__round_up(p.bytes, s->align);
+        for (int32_t k = 0; k < (int32_t)g->step.n_states; k++) {
+            tess__image_part state = { TESS__STATE0 + k, i, at, tess__state_bytes(g, k) };
+            TRY(fn(user, &state));
+            at += tess__round_up(state.bytes, s->align);
+        }
+    }
+    tess__image_part buffers = { TESS__BUFFERS, 0, at, l->buffer_bytes };
+    return buffers.bytes ? fn(user, &buffers) : TESS_OK;
+}
+
+uint32_t tess__image_mem(const tess *t) {
+    return tess__rest_mem(t, &(tess__rest){ .domain = TESS_DOMAIN_HOST, .pageable = tess__one_memory(&t->plan.setup) });
+}
+
+char *tess__image_at(const tess *t, int of_other, int slot) {
+    uint64_t bytes = tess__image_bytes(&t->plan.setup, &t->plan.layout);
+    return (char *)tess__address_of(t, TESS__MIRROR, 0) + (uint64_t)(2 * of_other + slot) * bytes;
+}
+
+/* ---- digests ------------------------------------------------------------------------------------------ */
 
 typedef struct {
     const tess *t;
