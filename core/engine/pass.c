@@ -155,6 +155,8 @@ tess_status tess__pass_finish(tess *t) {
     }
     uint32_t kind = t->pass.kind;
     t->pass.kind = t->comms.pass_kind = 0;
+    if (t->proof)
+        TRY(t->hooks->digest_pass(t));
     if (!t->memory.deviating)
         return TESS_OK;
     t->memory.deviating = 0;

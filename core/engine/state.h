@@ -62,6 +62,7 @@ typedef struct {               /* recovery in memory */
     int64_t own[2];            /* the step of each of this rank's images; -1: none, or torn */
     int64_t copy[2];           /* the same of those that it keeps for another rank */
     int slot;                  /* that the next ones go to */
+    uint64_t *digest[2][2];    /* with TESSERA_AT_REST_DIGESTS: of each part of own and kept images; null: none */
     int64_t taken;             /* step of the newest; -1: none in this group of ranks */
     int ready;                 /* the first ones are whole: from now on a lost rank is TESS_E_LOST */
     int gone;                  /* no image is left: the end, whoever else is lost */
@@ -81,10 +82,12 @@ typedef struct { /* functions of the rooms above, which the engine calls and doe
     tess_status (*share_past)(
         tess *); /* [C] saving: a process in a lost rank's place learns whose checkpoints it writes */
     void (*end_recovery)(tess *);
-    /* With a ledger of digests: the gradient sums of a group, before its step, on that step's executor; and after a
-     * step, [C]. The end, after end_save. */
+    /* With digests: the gradient sums of a group, before its step, on that step's executor; after a pass, unless its
+     * step follows at once; after a step, [C]; before the program reads values. The end, after end_save. */
     tess_status (*digest_gradient)(tess *, int32_t group, const tess__executor *);
+    tess_status (*digest_pass)(tess *);
     tess_status (*digest_step)(tess *);
+    tess_status (*check_rest)(tess *);
     void (*end_digests)(tess *);
 } tess__hooks;
 

@@ -104,10 +104,10 @@ static tess_status run_update(tess *t, tess_update_fn fn, void *user) {
     TRY(tess__step_ready(t, "tess_update"));
     TRY(tess__streams_sync(&t->streams)); /* host memory may be read as it lies */
     TRY(look_at_gradients(t, &finite));
-    t->masters_changed = 1;
     for (int32_t g = 0; t->proof && g < t->plan.layout.n_groups; g++)
         if (t->plan.layout.groups[g].trainable)
             TRY(t->hooks->digest_gradient(t, g, &t->transfers.compute));
+    t->masters_changed = 1;
     if (!t->step.skips)
         TRY(with_room(t, &u));
     if (finite)

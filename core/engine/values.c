@@ -108,6 +108,8 @@ static tess_status visit_owned(tess *t, const walk *w) {
 
 static tess_status with_chunks(tess *t, walk *w, tess_status (*body)(tess *, const walk *)) {
     TRY(tess__streams_sync(&t->streams)); /* host memory may be read as it lies */
+    if (t->proof && !w->write)
+        TRY(t->hooks->check_rest(t));
     w->raw = malloc(TESS__CHUNK_ELEMS * 8);
     w->wide = malloc(TESS__CHUNK_ELEMS * 8);
     tess_status s = w->raw && w->wide ? body(t, w) : tess__fail(TESS_E_NOMEM, "no memory for a chunk of parameters");

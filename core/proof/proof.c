@@ -459,13 +459,25 @@ tess_status tess__proof_pass(tess *t, uint32_t pass_kind) {
     if (!t->plan.setup.ledger_every && !t->settings.digests_rest)
         return TESS_OK;
     TRY(make_ready(t));
-    TRY(tess__at_rest_check(t, &t->proof->at_rest, t->proof->pool));
+    if (t->settings.digests_rest) {
+        TRY(tess__at_rest_check(t, &t->proof->at_rest, t->proof->pool, 0));
+        TRY(tess__at_rest_check_pass(t, &t->proof->at_rest, t->proof->pool));
+    }
     if (!t->plan.setup.ledger_every || (pass_kind & 15) != TESS_PASS_TRAIN || t->pass.microbatch)
         return TESS_OK;
     if (t->comms.world.rank == 0 && t->proof->fd < 0)
         TRY(open_file(t));
     memset(sums_of(t), 0, (uint64_t)t->proof->n_units * n_kinds(t) * sizeof(uint64_t));
     return TESS_OK;
+}
+
+tess_status tess__proof_pass_end(tess *t) {
+    return t->settings.digests_rest ? tess__at_rest_take_pass(t, &t->proof->at_rest, t->proof->pool) : TESS_OK;
+}
+
+tess_status tess__proof_rest(tess *t) {
+    return t->proof && t->settings.digests_rest ? tess__at_rest_check(t, &t->proof->at_rest, t->proof->pool, 1)
+                                                : TESS_OK;
 }
 
 static tess_status take_words(tess *t, const char *words) {

@@ -8,7 +8,10 @@
 /** [C] Before a pass: opens the ledger, if there is one, and forgets the gradients of a step that broke off. */
 tess_status tess__proof_pass(tess *, uint32_t pass_kind);
 tess_status tess__proof_gradient(tess *, int32_t group, const tess__executor *); /* on the executor's thread */
-tess_status tess__proof_step(tess *);                                            /* [C] */
+tess_status tess__proof_pass_end(tess *);
+tess_status tess__proof_step(tess *); /* [C] */
+/** Before values are read otherwise: checks parameters, copies and states that rest. */
+tess_status tess__proof_rest(tess *);
 void tess__proof_end(tess *);
 /** Writes that a checkpoint is whole on disk. Any thread, rank 0; null is fine. */
 void tess__proof_saved(struct tess__proof *, const char *dir, uint64_t step);

@@ -14,33 +14,12 @@
 
 /* ---- an image --------------------------------------------------------------------------------------- */
 
-tess_status tess__image_each(const tess__setup *s, const tess__layout *l, tess__image_part_fn fn, void *user) {
-    uint64_t at = 0;
-    for (int32_t i = 0; i < l->n_groups; i++) {
-        const tess__group *g = &l->groups[i];
-        tess__image_part p = { TESS__MASTER, i, at, g->shard_elems * tess_dtype_bytes(g->master) };
-        TRY(fn(user, &p));
-        at += tess__round_up(p.bytes, s->align);
-        for (int32_t k = 0; k < (int32_t)g->step.n_states; k++) {
-            tess__image_part state = { TESS__STATE0 + k, i, at, tess__state_bytes(g, k) };
-            TRY(fn(user, &state));
-            at += tess__round_up(state.bytes, s->align);
-        }
-    }
-    tess__image_part buffers = { TESS__BUFFERS, 0, at, l->buffer_bytes };
-    return buffers.bytes ? fn(user, &buffers) : TESS_OK;
-}
-
 /* Says in which kind of memory the original of an image's part lives. */
 static uint32_t living_mem(const tess *t, const tess__image_part *p) {
     if (p->role == TESS__BUFFERS)
         return t->plan.setup.env.mem;
     const tess__group *g = &t->plan.layout.groups[p->index];
     return tess__rest_mem(t, p->role == TESS__MASTER ? &g->param_rest : &g->state_rest);
-}
-
-uint32_t tess__image_mem(const tess *t) {
-    return tess__rest_mem(t, &(tess__rest){ .domain = TESS_DOMAIN_HOST, .pageable = tess__one_memory(&t->plan.setup) });
 }
 
 typedef struct {
@@ -63,11 +42,6 @@ static tess_status load_part(void *user, const tess__image_part *p) {
 static tess_status copy_image(tess *t, char *image, tess__image_part_fn fn) {
     copying c = { t, image };
     return tess__image_each(&t->plan.setup, &t->plan.layout, fn, &c);
-}
-
-char *tess__image_at(const tess *t, int of_other, int slot) {
-    uint64_t bytes = tess__image_bytes(&t->plan.setup, &t->plan.layout);
-    return (char *)tess__address_of(t, TESS__MIRROR, 0) + (uint64_t)(2 * of_other + slot) * bytes;
 }
 
 /* ---- from rank to rank ------------------------------------------------------------------------------ */
@@ -175,9 +149,11 @@ tess_status tess__mirror_take(tess *t) {
     m->own[slot] = m->copy[slot] = -1;
     TRY(tess__streams_sync(&t->streams));
     TRY(copy_image(t, tess__image_at(t, 0, slot), save_part));
+    TRY(tess__image_digest(t, 0, slot));
     m->own[slot] = step;
     tess__scale_imaged(&t->scaler, step);
     TRY(send_copies(t, slot));
+    TRY(tess__image_digest(t, 1, slot));
     m->copy[slot] = step;
     m->slot = !slot;
     if (m->taken < 0)
@@ -186,12 +162,11 @@ tess_status tess__mirror_take(tess *t) {
     return TESS_OK;
 }
 
-tess_status tess__mirror_step(tess *t, uint32_t pass_kind) {
+int tess__mirror_is_due(const tess *t, uint32_t pass_kind) {
     int64_t step = (int64_t)t->step.steps_done, every = t->plan.setup.mirror;
     if (!every || (pass_kind & 15) != TESS_PASS_TRAIN || t->pass.microbatch || t->pass.pending_grads)
-        return TESS_OK;
-    int due = t->mirror.taken < 0 || (step % every == 0 && step != t->mirror.taken);
-    return due ? tess__mirror_take(t) : TESS_OK;
+        return 0;
+    return t->mirror.taken < 0 || (step % every == 0 && step != t->mirror.taken);
 }
 
 /* ---- given back ------------------------------------------------------------------------------------- */
@@ -292,6 +267,7 @@ tess_status tess__image_gone(tess *t, int32_t rank) {
 tess_status tess__mirror_restore(tess *t, int64_t *step) {
     tess__mirror *m = &t->mirror;
     int32_t torn = -1;
+    tess__images_check(t);
     tess__holding mine = { { m->own[0], m->own[1] }, { m->copy[0], m->copy[1] } };
     tess__holding *all = calloc((size_t)t->comms.world.nranks, sizeof *all);
     if (!all)

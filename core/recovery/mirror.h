@@ -2,15 +2,7 @@
 /* Images in host memory: the parts of one, and which rank of a group has which. */
 #ifndef TESS_MIRROR_H
 #define TESS_MIRROR_H
-#include "engine/state.h"
-
-typedef struct { /* of an image, in its order */
-    int role;    /* TESS__MASTER, a state or TESS__BUFFERS */
-    int32_t index;
-    uint64_t at, bytes; /* place in the image */
-} tess__image_part;
-typedef tess_status (*tess__image_part_fn)(void *user, const tess__image_part *);
-tess_status tess__image_each(const tess__setup *, const tess__layout *, tess__image_part_fn, void *user);
+#include "image.h"
 
 typedef struct { /* steps of the images that a rank has, its own and those that it keeps for another; -1: none */
     int64_t own[2], copy[2];
@@ -23,9 +15,6 @@ int64_t tess__image_newest(const tess__setup *, const tess__holding *all, int32_
 /** Ends the run with TESS_E_PEER, which all ranks find alike. `rank`: whose shard has no image left. */
 tess_status tess__image_gone(tess *, int32_t rank);
 
-/** Where an image lies, of this rank or of the rank that it keeps copies for, and in which kind of memory. */
-char *tess__image_at(const tess *, int of_other, int slot);
-uint32_t tess__image_mem(const tess *);
 /** Which of the two images is of `step`: 0 or 1. */
 int tess__image_slot(const int64_t steps[2], int64_t step);
 
@@ -43,8 +32,8 @@ typedef struct {
 } tess__image_sending;
 tess_status tess__image_send(tess *, const tess__image_sending *);
 
-/** [C] Takes images of this step before a training pass, when they are due. */
-tess_status tess__mirror_step(tess *, uint32_t pass_kind);
+/** Tells whether images of this step are to be taken, before a pass. */
+int tess__mirror_is_due(const tess *, uint32_t pass_kind);
 /** [C] Takes images of the present state. */
 tess_status tess__mirror_take(tess *);
 /** [C] Takes all ranks back to the newest step of which every shard is left somewhere. TESS_E_PEER: there is none. */

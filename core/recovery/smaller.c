@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "base/status.h"
 #include "fits.h"
+#include "image.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,6 +92,7 @@ static tess_status pack_images(tess *t) {
     c->now = calloc((size_t)then, sizeof *c->now);
     c->holding = calloc((size_t)then, sizeof *c->holding);
     c->rank = t->mirror.rank;
+    tess__images_check(t);
     tess_status s = c->now && c->holding ? gather_holdings(t, then, c->now, c->holding)
                                          : tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", then);
     if (!s && (c->step = tess__image_newest(&t->plan.setup, c->holding, &torn)) < 0)

@@ -193,6 +193,7 @@ static tess_status save_checkpoint(tess *t, const tess_checkpoint_options *given
         if (busy)
             return TESS_OK;
     }
+    TRY(tess__proof_rest(t));
     join_writer(s);
     say_failure(s);
     s->pending = 0;

@@ -43,6 +43,13 @@ train other -n 4 --precision bf16 --clip 0.1 --optimizer adamw8bit --low-copy --
 train other -n 2 --accum 2 --ledger-every 2
 [ "$(roots one | sed -n '2p;4p')" = "$(roots other)" ] || fail "every second step"
 
+# The first step's gradients do not depend on the optimizer, and those of matrices are in its digests too.
+gradients() { grep -o '"digests":\[[^]]*' "$1" | head -n 1 | grep -oE '"[0-9a-f]{32,}' | cut -c18-33; }
+for n in 1 2; do
+  train other -n $n --accum $((4 / n)) --optimizer muon
+  [ -n "$(gradients one)" ] && [ "$(gradients one)" = "$(gradients other)" ] || fail "gradients of matrices on $n: $(gradients one) $(gradients other)"
+done
+
 # What differs first in time: of a step with other weight decay parameters, of one with another beta2 a state.
 train other --accum 4 --weight-decay 0.5
 expect 1 "$TESSERA" bisect one other
