@@ -45,7 +45,7 @@ static tess_status call_block(tess *t, const tess__event *e) {
         c.grad_output = or_null(t, TESS__OUTPUT_GRAD, tess__grad_place(&t->plan.model, i));
         c.grad_input = i ? or_null(t, TESS__OUTPUT_GRAD, tess__grad_place(&t->plan.model, i - 1)) : NULL;
     }
-    TRY(tess__scope_pointers(t, e->scope, t->pass.block_params, backward ? t->pass.block_grads : NULL));
+    TRY(tess__scope_pointers(t, e->scope, t->pass.block_params, backward ? t->pass.block_grads : NULL, 0));
     uint64_t before = tess__fail_count();
     tess_status s = (backward ? o->backward : o->forward)(o->user, &c);
     if (s)

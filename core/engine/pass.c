@@ -29,16 +29,23 @@ static void *grad_at(const tess *t, const tess__param *p) {
     return base + p->offset * tess_dtype_bytes(g->grad_local);
 }
 
-tess_status tess__scope_pointers(tess *t, int32_t scope, void *params, void *grads) {
+/* The place of the scope's parameter i in the program's memory: an alias shares that of its parameter by tag. */
+static size_t slot_of(const tess *t, const tess__scope *s, int32_t i, int32_t n) {
+    const tess__param *p = &t->plan.model.params[s->params[i]];
+    return sizeof(void *) * (n < 0 ? (size_t)t->plan.model.params[p->tied_to].tag : (size_t)i);
+}
+
+tess_status tess__scope_pointers(tess *t, int32_t scope, void *params, void *grads, int32_t n) {
     const tess__scope *s = &t->plan.model.scopes[scope];
     for (int32_t i = 0; i < s->n_params; i++) {
         const tess__param *p = &t->plan.model.params[s->params[i]];
+        size_t at = slot_of(t, s, i, n);
         void *param, *grad;
         TRY(tess__guard_open(t, s->params[i], TESS__GUARD_PARAM, param_at(t, p), &param));
-        memcpy((char *)params + (size_t)i * sizeof param, &param, sizeof param);
+        memcpy((char *)params + at, &param, sizeof param);
         if (grads) {
             TRY(tess__guard_open(t, s->params[i], TESS__GUARD_GRAD, grad_at(t, p), &grad));
-            memcpy((char *)grads + (size_t)i * sizeof grad, &grad, sizeof grad);
+            memcpy((char *)grads + at, &grad, sizeof grad);
         }
     }
     return TESS_OK;
@@ -55,10 +62,30 @@ tess_status tess__take_back(tess *t, int32_t scope, int backward, const char *ca
     return TESS_OK;
 }
 
+/* Every parameter of a scope has a tag within the table that no other one there has. */
+static tess_status check_tags(const tess *t, const char *call, const tess__scope *s, int64_t slots) {
+    const tess__param *all = t->plan.model.params;
+    for (int32_t i = 0; i < s->n_params; i++) {
+        int32_t at = all[s->params[i]].tied_to;
+        if (all[at].tag >= (uint64_t)slots)
+            return tess__fail(TESS_E_INVALID, "%s: parameter \"%s\" has tag %llu, and the table has %lld slots", call,
+                              all[at].name, (unsigned long long)all[at].tag, (long long)slots);
+        for (int32_t k = 0; k < i; k++) {
+            int32_t other = all[s->params[k]].tied_to;
+            if (other != at && all[other].tag == all[at].tag)
+                return tess__fail(TESS_E_INVALID, "%s: parameters \"%s\" and \"%s\" of scope \"%s\" have one tag", call,
+                                  all[other].name, all[at].name, s->name);
+        }
+    }
+    return TESS_OK;
+}
+
 static tess_status check_scope(const tess *t, const char *call, tess_scope scope, const void *params, int32_t n) {
     if (scope < 0 || scope >= t->plan.model.n_scopes)
         return tess__fail(TESS_E_INVALID, "%s: %d is no scope; there are %d", call, scope, t->plan.model.n_scopes);
     const tess__scope *s = &t->plan.model.scopes[scope];
+    if (n < 0 && params)
+        return check_tags(t, call, s, -(int64_t)n);
     if (n != s->n_params || (n && !params))
         return tess__fail(TESS_E_INVALID, "%s: scope \"%s\" has %d parameters, room for %d was given", call, s->name,
                           s->n_params, params ? n : 0);
@@ -229,7 +256,7 @@ static tess_status begin_scope(tess *t, const char *call, uint8_t type, tess_sco
     TRY(check_scope(t, call, scope, params, n));
     TRY(go_to(t, type, scope));
     tess__doing_event(t, &(tess__event){ .type = type, .scope = scope });
-    TRY(tess__scope_pointers(t, scope, params, grads));
+    TRY(tess__scope_pointers(t, scope, params, grads, n));
     tess__range_event(t, &(tess__event){ .type = type, .scope = scope });
     if (t->recorder.trace)
         t->recorder.entered[2 * scope + (type >= TESS__BACKWARD_BEGIN)] = tess__tracing_mark(t, NULL);
@@ -306,7 +333,7 @@ static tess_status summon_scope(tess *t, tess_scope scope, void *params, int32_t
     TRY(tess__execute(t, &t->pass.pc, TESS__TO_END));
     tess__guard *guard = t->pass.guard;
     t->pass.guard = NULL; /* the guard is for passes; between them memory is read-only */
-    tess_status s = tess__scope_pointers(t, scope, params, NULL);
+    tess_status s = tess__scope_pointers(t, scope, params, NULL, n);
     t->pass.guard = guard;
     return s;
 }

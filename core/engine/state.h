@@ -260,7 +260,7 @@ void tess__ledger_reach(tess *, const tess__point *);
 
 /** pass.c */
 /** Pointers of a scope's parameters and, where `grads` is not null, gradients, in declaration order. */
-tess_status tess__scope_pointers(tess *, int32_t scope, void *params, void *grads);
+tess_status tess__scope_pointers(tess *, int32_t scope, void *params, void *grads, int32_t n);
 /** Ends these pointers in `call`, and reports what TESSERA_STRICT=1 finds wrong with them. */
 tess_status tess__take_back(tess *, int32_t scope, int backward, const char *call);
 tess_status tess__pass_create(tess *);

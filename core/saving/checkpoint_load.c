@@ -11,10 +11,12 @@
 #include "kernels/kernels.h"
 #include "engine/values.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MESSAGE_BYTES = 480 };
 
@@ -32,6 +34,7 @@ typedef struct {
     int params_only;             /* only parameters are asked for, or an imported checkpoint has nothing else */
     tess__past past;             /* the past of the checkpoint that was read last */
     tess__loss_scale loss_scale; /* its scale */
+    int nothing;                 /* there is no checkpoint yet, which is fine */
     int foreign;                 /* the failure is not damage, so an older checkpoint would not do either */
 } loading;
 
@@ -290,7 +293,14 @@ static tess_status agree_on_outcome(loading *l, tess_status mine, load_outcome *
     return s;
 }
 
-/* [C] Gives all ranks the next step to try from the leader's list, newest first. */
+/* Lists the checkpoints. Where the directory is not there yet, it has none. */
+static tess_status list_steps(const loading *l, uint64_t **steps, uint64_t *n) {
+    if (l->o->flags & TESS_CHECKPOINT_IF_ANY && access(l->o->path, F_OK) && errno == ENOENT)
+        return TESS_OK;
+    return tess__store_line(&tess__disk_real, l->o->path, steps, n);
+}
+
+/* [C] Gives all ranks the next step to try from the leader's list, newest first. Without any, `nothing` may be fine. */
 static tess_status next_step(loading *l, const uint64_t *steps, uint64_t n, uint64_t tried, uint64_t *step) {
     load_outcome mine = { .status = tried < n ? TESS_OK : TESS_E_DATA, .step = tried < n ? steps[n - 1 - tried] : 0 };
     load_outcome *all = calloc((size_t)l->t->comms.world.nranks, sizeof *all);
@@ -300,7 +310,8 @@ static tess_status next_step(loading *l, const uint64_t *steps, uint64_t n, uint
     *step = all[0].step;
     int none = all[0].status != TESS_OK;
     free(all);
-    if (!s && none)
+    l->nothing = none && !tried && l->o->flags & TESS_CHECKPOINT_IF_ANY;
+    if (!s && none && !l->nothing)
         s = tess__fail(TESS_E_DATA, "%s: there is no checkpoint that loads", l->o->path);
     return s;
 }
@@ -309,13 +320,14 @@ static tess_status load_newest(loading *l, tess_checkpoint_info *info) {
     char path[PATH_MAX];
     uint64_t *steps = NULL, n = 0, step = 0;
     load_outcome f = { .status = TESS_OK };
-    tess_status s = l->t->comms.world.rank == 0 ? tess__store_line(&tess__disk_real, l->o->path, &steps, &n) : TESS_OK;
+    tess_status s = l->t->comms.world.rank == 0 ? list_steps(l, &steps, &n) : TESS_OK;
     l->foreign = 1;
     tess_status agreed = agree_on_outcome(l, s, &f);
     if (!agreed && f.status)
         agreed = tess__fail(f.status, "%s", f.message);
     for (uint64_t tried = 0; !agreed; tried++) {
-        if ((agreed = next_step(l, steps, n, tried, &step)) || (agreed = tess__step_dir(l->o->path, step, path)))
+        if ((agreed = next_step(l, steps, n, tried, &step)) || l->nothing ||
+            (agreed = tess__step_dir(l->o->path, step, path)))
             break;
         s = load_one(l, path, info);
         if ((agreed = agree_on_outcome(l, s, &f)) || !f.status)
@@ -379,8 +391,9 @@ static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *
     free(l.raw);
     free(l.wide);
     TRY(s);
-    t->past = (tess__past){ .settled = 0 };
-    if (!(o.flags & TESS_CHECKPOINT_PARAMS)) {
+    if (!l.nothing)
+        t->past = (tess__past){ .settled = 0 };
+    if (!l.nothing && !(o.flags & TESS_CHECKPOINT_PARAMS)) {
         t->step.steps_done = info.step;
         t->past = l.past;
         tess__scale_load(&t->scaler, &l.loss_scale);

@@ -183,9 +183,7 @@ enum {
     PROJ_B,
     LNF_W,
     LNF_B,
-    N_TENSORS,
-    HEAD = N_TENSORS, /* the head's matrix: the same memory as TOKENS */
-    N_POINTERS
+    N_TENSORS
 };
 
 struct tensor {
@@ -260,7 +258,6 @@ static void allocate_params(struct gpt *g) {
 static void pointers(const struct gpt *g, float *block, int l, float **p) {
     for (int t = 0; t < N_TENSORS; t++)
         p[t] = block + g->tensor[t].offset + (g->tensor[t].stack ? (size_t)l * g->tensor[t].elems : 0);
-    p[HEAD] = p[TOKENS];
 }
 
 static float *take(float **at, size_t n) {
@@ -548,7 +545,7 @@ static void head_forward(struct gpt *g, float *const *w, int N, int C) {
     for (int r = 0; r < N; r++) {
         float *y = g->logits + (size_t)r * VOCAB;
         for (int v = 0; v < VOCAB; v++)
-            y[v] = dot(g->lnf + (size_t)r * C, w[HEAD] + (size_t)v * C, C);
+            y[v] = dot(g->lnf + (size_t)r * C, w[TOKENS] + (size_t)v * C, C);
         softmax(y, VOCAB);
     }
 }
@@ -559,8 +556,8 @@ static void head_backward(struct gpt *g, float *const *w, float *const *d, const
     for (int r = 0; r < N; r++)
         for (int v = 0; v < VOCAB; v++) {
             float slope = (g->logits[(size_t)r * VOCAB + v] - (v == targets[r] ? 1.0f : 0.0f)) / (float)N;
-            add_scaled(g->d_narrow + (size_t)r * C, w[HEAD] + (size_t)v * C, slope, C);
-            add_scaled(d[HEAD] + (size_t)v * C, g->lnf + (size_t)r * C, slope, C);
+            add_scaled(g->d_narrow + (size_t)r * C, w[TOKENS] + (size_t)v * C, slope, C);
+            add_scaled(d[TOKENS] + (size_t)v * C, g->lnf + (size_t)r * C, slope, C);
         }
     layernorm_backward(g->d_stream, d[LNF_W], d[LNF_B], g->d_narrow, g->stream, g->mean, g->rstd, w[LNF_W], N, C);
 }
@@ -570,7 +567,7 @@ static void head_backward(struct gpt *g, float *const *w, float *const *d, const
 /* The average loss of B sequences of T tokens; 0 without targets. */
 static double forward(struct gpt *g, const int *tokens, const int *targets, int B, int T) {
     const int L = g->o.layers, C = g->o.width;
-    float *w[N_POINTERS];
+    float *w[N_TENSORS];
     double loss = 0;
     pointers(g, g->params, 0, w);
     embed_forward(g->acts[0].in, tokens, w, B, T, C);
@@ -589,7 +586,7 @@ static double forward(struct gpt *g, const int *tokens, const int *targets, int 
 /* Follows a forward of the same batch. */
 static void backward(struct gpt *g, const int *tokens, const int *targets, int B, int T) {
     const int L = g->o.layers, C = g->o.width;
-    float *w[N_POINTERS], *d[N_POINTERS];
+    float *w[N_TENSORS], *d[N_TENSORS];
     memset(g->grads, 0, g->n_params * sizeof(float));
     pointers(g, g->params, 0, w);
     pointers(g, g->grads, 0, d);
@@ -697,7 +694,8 @@ static void train(struct gpt *g, const struct text *text) {
 }
 
 int main(int argc, char **argv) {
-    struct gpt g = { .o = read_options(argc, argv) };
+    static struct gpt g;
+    g.o = read_options(argc, argv);
     if (g.o.width % g.o.heads)
         die("--width %d is not a multiple of --heads %d", g.o.width, g.o.heads);
     struct text text = read_text(g.o.data, g.o.context);

@@ -15,12 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <setjmp.h>
 #include <tessera/tessera.h>
 
 #define VOCAB 256
 #define EVAL_BATCHES 4
-/* Rank 0 prints. After a loss a smaller group has another rank 0 (tess_recover), so each print asks again. */
-static tess *group;
+static tess *group; /* its rank 0 prints, which after a loss may be another one */
 #define printf(...) (tess_rank(group) > 0 ? 0 : printf(__VA_ARGS__))
 
 /* ---- settings ---------------------------------------------------------------------------------- */
@@ -42,7 +42,11 @@ static void die(const char *format, ...) {
     exit(1);
 }
 
+static jmp_buf lost; /* a rank: training goes on from there */
+
 static void ok(tess_status status) {
+    if (status == TESS_E_LOST)
+        longjmp(lost, 1);
     if (status < 0 && fprintf(stderr, "gpt: %s\n", tess_last_error()))
         exit(tess_exit_code(status));
 }
@@ -192,9 +196,7 @@ enum {
     PROJ_B,
     LNF_W,
     LNF_B,
-    N_TENSORS,
-    HEAD = N_TENSORS, /* the head's matrix: the same memory as TOKENS */
-    N_POINTERS
+    N_TENSORS
 };
 
 struct tensor {
@@ -335,17 +337,16 @@ static tess_status initialize(void *user, const tess_range *r, void *data) {
 
 static void load(struct gpt *g) {
     struct header h = { .step = 0 };
-    tess_checkpoint_load_options o = {
-        .struct_size = sizeof o, .path = g->o.load, .common = &h, .common_bytes = sizeof h
-    };
-    ok(tess_checkpoint_load(g->tess, &o, NULL));
+    ok(tess_checkpoint_load(
+        g->tess, TESS_WITH(tess_checkpoint_load_options, .path = g->o.load, .common = &h, .common_bytes = sizeof h),
+        NULL));
     take_header(g, &h);
 }
 
 static void save(struct gpt *g, const char *path) {
     struct header h = header_of(g);
-    tess_checkpoint_options o = { .struct_size = sizeof o, .dir = path, .common = &h, .common_bytes = sizeof h };
-    ok(tess_checkpoint_save(g->tess, &o));
+    ok(tess_checkpoint_save(g->tess,
+                            TESS_WITH(tess_checkpoint_options, .dir = path, .common = &h, .common_bytes = sizeof h)));
     ok(tess_checkpoint_wait(g->tess, NULL));
     printf("saved %zu parameters in %s\n", g->n_params, path);
 }
@@ -551,7 +552,7 @@ static void head_forward(struct gpt *g, float *const *w, int N, int C) {
     for (int r = 0; r < N; r++) {
         float *y = g->logits + (size_t)r * VOCAB;
         for (int v = 0; v < VOCAB; v++)
-            y[v] = dot(g->lnf + (size_t)r * C, w[HEAD] + (size_t)v * C, C);
+            y[v] = dot(g->lnf + (size_t)r * C, w[TOKENS] + (size_t)v * C, C);
         softmax(y, VOCAB);
     }
 }
@@ -562,8 +563,8 @@ static void head_backward(struct gpt *g, float *const *w, float *const *d, const
     for (int r = 0; r < N; r++)
         for (int v = 0; v < VOCAB; v++) {
             float slope = (g->logits[(size_t)r * VOCAB + v] - (v == targets[r] ? 1.0f : 0.0f)) / (float)N;
-            add_scaled(g->d_narrow + (size_t)r * C, w[HEAD] + (size_t)v * C, slope, C);
-            add_scaled(d[HEAD] + (size_t)v * C, g->lnf + (size_t)r * C, slope, C);
+            add_scaled(g->d_narrow + (size_t)r * C, w[TOKENS] + (size_t)v * C, slope, C);
+            add_scaled(d[TOKENS] + (size_t)v * C, g->lnf + (size_t)r * C, slope, C);
         }
     layernorm_backward(g->d_stream, d[LNF_W], d[LNF_B], g->d_narrow, g->stream, g->mean, g->rstd, w[LNF_W], N, C);
 }
@@ -573,18 +574,18 @@ static void head_backward(struct gpt *g, float *const *w, float *const *d, const
 /* The average loss of B sequences of T tokens; 0 without targets. */
 static double forward(struct gpt *g, const int *tokens, const int *targets, int B, int T) {
     const int L = g->o.layers, C = g->o.width;
-    float *w[N_POINTERS];
+    float *w[N_TENSORS];
     double loss = 0;
-    ok(tess_forward_begin(g->tess, g->embed, &w[TOKENS], 2));
+    ok(tess_forward_begin(g->tess, g->embed, w, -N_TENSORS));
     embed_forward(g->acts[0].in, tokens, w, B, T, C);
     ok(tess_forward_end(g->tess, g->embed));
     for (int l = 0; l < L; l++) {
         float *out = l + 1 < L ? g->acts[l + 1].in : g->stream;
-        ok(tess_forward_begin(g->tess, g->layer + l, &w[LN1_W], 12));
+        ok(tess_forward_begin(g->tess, g->layer + l, w, -N_TENSORS));
         layer_forward(out, &g->acts[l], w, B, T, C, g->o.heads);
         ok(tess_forward_end(g->tess, g->layer + l));
     }
-    ok(tess_forward_begin(g->tess, g->head, &w[LNF_W], 3));
+    ok(tess_forward_begin(g->tess, g->head, w, -N_TENSORS));
     head_forward(g, w, B * T, C);
     ok(tess_forward_end(g->tess, g->head));
     for (int r = 0; targets && r < B * T; r++)
@@ -595,16 +596,16 @@ static double forward(struct gpt *g, const int *tokens, const int *targets, int 
 /* Follows a forward of the same batch. */
 static void backward(struct gpt *g, const int *tokens, const int *targets, int B, int T) {
     const int L = g->o.layers, C = g->o.width;
-    float *w[N_POINTERS], *d[N_POINTERS];
-    ok(tess_backward_begin(g->tess, g->head, &w[LNF_W], &d[LNF_W], 3));
+    float *w[N_TENSORS], *d[N_TENSORS];
+    ok(tess_backward_begin(g->tess, g->head, w, d, -N_TENSORS));
     head_backward(g, w, d, targets, B * T, C);
     ok(tess_backward_end(g->tess, g->head));
     for (int l = L - 1; l >= 0; l--) {
-        ok(tess_backward_begin(g->tess, g->layer + l, &w[LN1_W], &d[LN1_W], 12));
+        ok(tess_backward_begin(g->tess, g->layer + l, w, d, -N_TENSORS));
         layer_backward(g->d_stream, g->d_narrow, g->d_wide, &g->acts[l], w, d, B, T, C, g->o.heads);
         ok(tess_backward_end(g->tess, g->layer + l));
     }
-    ok(tess_backward_begin(g->tess, g->embed, &w[TOKENS], &d[TOKENS], 2));
+    ok(tess_backward_begin(g->tess, g->embed, w, d, -N_TENSORS));
     embed_backward(d, g->d_stream, tokens, B, T, C);
     ok(tess_backward_end(g->tess, g->embed));
 }
@@ -703,17 +704,21 @@ static void train(struct gpt *g, const struct text *text) {
 }
 
 int main(int argc, char **argv) {
-    struct gpt g = { .o = read_options(argc, argv) };
+    static struct gpt g;
+    g.o = read_options(argc, argv);
     if (g.o.width % g.o.heads)
         die("--width %d is not a multiple of --heads %d", g.o.width, g.o.heads);
     struct text text = read_text(g.o.data, g.o.context);
-    ok(tess_open(NULL, &g.tess));
+    ok(tess_open(TESS_WITH(tess_options, .recover = 1), &g.tess));
     group = g.tess;
     describe(&g);
     declare(&g);
     allocate_acts(&g);
     ok(tess_shard(g.tess, initialize, &g));
-    if (g.o.load)
+    setjmp(lost);
+    ok(tess_recover(g.tess, NULL));
+    g.step = (int)tess_steps_done(g.tess);
+    if (g.o.load && !g.step)
         load(&g);
     printf("%zu parameters, %zu bytes of text\n", g.n_params, text.total);
     train(&g, &text);

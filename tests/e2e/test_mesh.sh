@@ -58,7 +58,7 @@ for comm in shm gloo hosts; do
   [ $comm != shm ] || { TESSERA_MESH=dp=4,tp=2 groups 5 8 kill 5 && lost 8 5; }
 done
 
-export TESSERA_COMM=auto
+export TESSERA_COMM=auto TESSERA_TIMEOUT=60 # without word of a circle this test fails early
 groups 5 2 crossed
 says 2 "${orders}rank 0 is in $sum of group left \(ranks 0, 1\), rank 1 is in $sum of group right \(ranks 0, 1\)"
 groups 5 3 circle

@@ -48,6 +48,11 @@ enum {
     TESS_BUFFER = 4          /* not trained, replicated, saved, outside the digest: running statistics */
 };
 
+#ifndef __cplusplus
+/** Options where they are needed, size and all: tess_param_add(t, TESS_WITH(tess_param_options, .name = "a.b", …), NULL). */
+#define TESS_WITH(options, ...) (&(options){ .struct_size = sizeof(options), __VA_ARGS__ })
+#endif
+
 /* ---- open ------------------------------------------------------------------------------------- */
 typedef struct { /* one option by its name in docs/variables.md: { "timeout", "30" } is TESSERA_TIMEOUT=30 */
     const char *key, *value;
@@ -167,7 +172,7 @@ TESS_API tess_status tess_each_owned(tess *, uint32_t of, tess_range_fn fn, void
 /** [C] Like tess_each_owned, but every rank sees every element: pieces of at most 64 Ki elements in declaration order
  * (tied parameters once, at the first name). For saving and for digests. */
 TESS_API tess_status tess_each_full(tess *, uint32_t of, tess_range_fn fn, void *user);
-/** [C] The full parameters of a scope, between passes; read-only, in the compute dtype. */
+/** [C] The full parameters of a scope, between passes; read-only, in the compute dtype. `n` as in tess_forward_begin. */
 TESS_API tess_status tess_summon_begin(tess *, tess_scope, void *params, int32_t n);
 TESS_API tess_status tess_summon_end(tess *, tess_scope); /* [C] */
 
@@ -184,13 +189,23 @@ TESS_API int32_t tess_accum(const tess *);
 TESS_API uint64_t tess_microbatch(const tess *, uint64_t k);
 /** Blocking until the scope's parameters are in place. Fills n pointers in declaration order into an array or a
  * struct of pointers (copied bytewise). They hold until the matching end and not beyond (poisoned under
- * TESSERA_STRICT=1); parameters are read-only. Scopes may nest; an outer scope's pointers stay valid. */
+ * TESSERA_STRICT=1); parameters are read-only. Scopes may nest; an outer scope's pointers stay valid. With n = -slots
+ * they go into a table of as many slots, each at its parameter's tag: a stack is one slot, and an alias is the slot of
+ * its parameter. Other slots stay as they are. */
 TESS_API tess_status tess_forward_begin(tess *, tess_scope, void *params, int32_t n); /* [C] */
 TESS_API tess_status tess_forward_end(tess *, tess_scope);                            /* [C] never blocks on the network */
 /** grads: add into them. Zero on the first begin of a pass; a tied parameter's later scopes see the earlier sum.
  * Reduced once, after the last scope that holds it; frozen parameters give null. */
 TESS_API tess_status tess_backward_begin(tess *, tess_scope, void *params, void *grads, int32_t n); /* [C] */
 TESS_API tess_status tess_backward_end(tess *, tess_scope);                                         /* [C] */
+
+/** How many pointers *p has room for: a struct or an array of pointers alone, which the compiler checks. */
+#define TESS_SLOTS(p) \
+    ((int32_t)(sizeof *(p) / sizeof(void *) + 0 * sizeof(char[sizeof *(p) % sizeof(void *) ? -1 : 1])))
+/** The begins with `n` by the type of *params, which is that of *grads too. */
+#define TESS_FORWARD_BEGIN(t, scope, params) tess_forward_begin(t, scope, params, TESS_SLOTS(params))
+#define TESS_BACKWARD_BEGIN(t, scope, params, grads) \
+    tess_backward_begin(t, scope, params, grads, TESS_SLOTS(1 ? (params) : (grads)))
 
 /* ---- blocks: the engine runs the pass and owns the activations --------------------------------- */
 typedef struct { /* one call of a block; pointers hold during the call */
@@ -344,6 +359,7 @@ enum {
     TESS_CHECKPOINT_SKIP = 1,   /* save: while the one before is still being written, do nothing; else it is waited for */
     TESS_CHECKPOINT_PARAMS = 2, /* load: parameters and buffers only; the optimizer and the count of steps begin anew */
     TESS_CHECKPOINT_PREPARE = 4, /* save: nothing yet; rank 0 takes the directory, and what it would refuse is refused now */
+    TESS_CHECKPOINT_IF_ANY = 8, /* load: where `path` is not there, or has no checkpoint yet, TESS_OK and nothing is loaded */
     TESS_CHECKPOINT_BYTES = 4096 /* of the program's own, most of each kind */
 };
 typedef struct {

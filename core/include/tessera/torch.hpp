@@ -1332,18 +1332,12 @@ class Sharded {
     }
     /** tess_checkpoint_load of the newest in `dir`: the number of steps done. Without one, nothing and 0. */
     uint64_t load(const std::string &dir) {
-        int n = 0;
         tess_checkpoint_info info = {};
         info.struct_size = sizeof info;
         tess_checkpoint_load_options o = {};
         o.struct_size = sizeof o;
+        o.flags = TESS_CHECKPOINT_IF_ANY;
         o.path = dir.c_str();
-        auto count = [](void *user, const char *, const tess_checkpoint_info *) -> tess_status {
-            ++*static_cast<int *>(user);
-            return TESS_OK;
-        };
-        if (tess_checkpoint_list(o.path, count, &n) != TESS_OK || n == 0)
-            return 0;
         detail::ok(tess_checkpoint_load(state_->engine, &o, &info));
         return info.step;
     }

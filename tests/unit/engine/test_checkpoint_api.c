@@ -356,6 +356,37 @@ static void test_checkpoint_api__parameters_alone_begin_anew(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+static void test_checkpoint_api__none_yet_is_fine_when_asked_for(void **state) {
+    (void)state;
+    char folder[] = "/tmp/tessera-checkpoint-XXXXXX", path[64], command[128];
+    tess_checkpoint_options to = { .struct_size = sizeof to, .dir = path };
+    tess_checkpoint_load_options from = { .struct_size = sizeof from, .flags = TESS_CHECKPOINT_IF_ANY, .path = path };
+    tess_checkpoint_info info = { .struct_size = sizeof info, .step = 7 };
+    toy m;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/run", folder);
+    tess *t = open_toy(&m, 0);
+    for (int made = 0; made < 2; made++) { /* not there, and empty */
+        info.step = 7;
+        assert_int_equal(tess_checkpoint_load(t, &from, &info), TESS_OK);
+        assert_int_equal(info.step, 0);
+        snprintf(command, sizeof command, "mkdir -p %s", path);
+        assert_int_equal(system(command), 0);
+    }
+    train(t, &m, 0, 2);
+    assert_int_equal(tess_checkpoint_load(t, &from, &info), TESS_OK); /* and it changes nothing */
+    assert_int_equal(tess_steps_done(t), 2);
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+    assert_int_equal(tess_checkpoint_load(t, &from, &info), TESS_OK);
+    assert_int_equal(info.step, 2);
+    snprintf(command, sizeof command, "truncate -s 100 %s/step-*/*.safetensors", path);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(tess_checkpoint_load(t, &from, &info), TESS_E_DATA); /* damage is no beginning */
+    tess_close(t);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
 /* The most that this process has had in memory; `anew`: from now on, where the kernel lets us. */
 static long peak_kib(int anew) {
     char line[128];
@@ -609,6 +640,7 @@ int main(void) {
         cmocka_unit_test(test_checkpoint_api__a_save_copies_what_a_step_changes_and_no_more),
         cmocka_unit_test(test_checkpoint_api__a_save_touches_no_new_memory),
         cmocka_unit_test(test_checkpoint_api__parameters_alone_begin_anew),
+        cmocka_unit_test(test_checkpoint_api__none_yet_is_fine_when_asked_for),
         cmocka_unit_test(test_checkpoint_api__a_load_needs_little_besides_the_shard),
         cmocka_unit_test(test_checkpoint_api__what_is_missing_is_named),
         cmocka_unit_test(test_checkpoint_api__a_run_that_goes_back_stays_there),

@@ -213,6 +213,49 @@ static void test_wrong_calls__a_steps_numbers_are_finite(void **state) {
     assert_int_equal(tess_close(t), TESS_OK);
 }
 
+/* ---- a table of pointers by tag ---- */
+static tess *tagged(uint64_t second_tag, tess_scope *scope) {
+    static const int64_t four = 4;
+    tess *t;
+    tess_param_options a = { .struct_size = sizeof a, .dtype = TESS_F32, .name = "a.w", .shape = &four, .ndim = 1 },
+                       b = a;
+    a.tag = 2, b.tag = second_tag, b.name = "b.v";
+    assert_int_equal(tess_open(NULL, &t), TESS_OK);
+    assert_int_equal(tess_scope_add(t, "a", 0, &scope[0]), TESS_OK);
+    assert_int_equal(tess_scope_add(t, "b", 0, &scope[1]), TESS_OK);
+    assert_int_equal(tess_param_add(t, &a, NULL), TESS_OK);
+    assert_int_equal(tess_param_add(t, &b, NULL), TESS_OK);
+    assert_int_equal(tess_param_tie(t, "b.w", "a.w"), TESS_OK);
+    assert_int_equal(tess_shard(t, NULL, NULL), TESS_OK);
+    assert_int_equal(tess_pass(t, TESS_PASS_TRAIN), TESS_OK);
+    return t;
+}
+
+static void test_wrong_calls__tables_of_pointers(void **state) {
+    (void)state;
+    tess_scope scope[2];
+    char untouched;
+    float *w[3] = { (float *)(void *)&untouched, NULL, NULL }, *d[3] = { NULL };
+    tess *t = tagged(1, scope);
+    assert_int_equal(tess_forward_begin(t, scope[0], w, -3), TESS_OK);
+    assert_true(w[0] == (void *)&untouched && !w[1] && w[2]);
+    assert_int_equal(tess_forward_end(t, scope[0]), TESS_OK);
+    struct {
+        float *v, *w;
+    } by_place;
+    assert_int_equal(TESS_FORWARD_BEGIN(t, scope[1], &by_place), TESS_OK);
+    assert_int_equal(tess_forward_end(t, scope[1]), TESS_OK);
+    w[2] = NULL;
+    assert_int_equal(tess_backward_begin(t, scope[1], w, d, -3), TESS_OK);
+    assert_true(w[0] == (void *)&untouched && w[1] && w[2] && w[1] != w[2] && !d[0] && d[1] && d[2] && d[1] != d[2]);
+    assert_int_equal(tess_backward_end(t, scope[1]), TESS_OK);
+    expect(t, tess_backward_begin(t, scope[0], w, d, -2),
+           "tess_backward_begin: parameter \"a.w\" has tag 2, and the table has 2 slots");
+    t = tagged(2, scope);
+    expect(t, tess_forward_begin(t, scope[1], w, -3),
+           "tess_forward_begin: parameters \"b.v\" and \"a.w\" of scope \"b\" have one tag");
+}
+
 static void test_wrong_calls__names_and_sizes(void **state) {
     (void)state;
     tess *t = declared(0);
@@ -237,6 +280,7 @@ int main(void) {
         cmocka_unit_test(test_wrong_calls__kinds_of_passes),
         cmocka_unit_test(test_wrong_calls__scopes_that_are_none_and_rooms_that_do_not_fit),
         cmocka_unit_test(test_wrong_calls__scopes_at_a_wrong_time),
+        cmocka_unit_test(test_wrong_calls__tables_of_pointers),
         cmocka_unit_test(test_wrong_calls__summons_within_a_pass),
         cmocka_unit_test(test_wrong_calls__a_training_pass_has_a_backward),
         cmocka_unit_test(test_wrong_calls__names_and_sizes),
