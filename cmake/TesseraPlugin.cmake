@@ -2,8 +2,8 @@
 # tessera_add_plugin(<kind> <name> SOURCES … [LIBRARIES …] [KIT [<layer> …]] [VERSION_SCRIPT <file>])
 # A loadable module libtessera-<kind>-<name>.so that exports the descriptor and the open function and nothing else.
 # Works in this tree and, through the installed package, outside it. VERSION_SCRIPT: instead of a generated one.
-# KIT compiles in sources of tessera_KIT_DIR, by layer: base (every plugin), collective, sums (tree sums), requests (a queue
-# with a worker), comm (a whole comm plugin over an exchange of bytes). KIT alone: comm for comm, else base.
+# KIT compiles in sources of tessera_KIT_DIR, by layer: base (every plugin), narrow (precisions of 16 bits), collective, sums (tree
+# sums), requests (a queue with a worker), comm (a whole comm plugin over an exchange of bytes). KIT alone: comm for comm, else base.
 # TESSERA_PLUGIN_VERSION is the project's version or, where the project has none, that of Tessera.
 
 # tessera_kit_sources(<variable> <layer> …): the layers' sources and those of the layers below. In this tree the tree sums,
@@ -11,6 +11,9 @@
 function(tessera_kit_sources out)
   set(sources plugin_base.c)
   set(objects "")
+  if("narrow" IN_LIST ARGN)
+    list(APPEND sources narrow.c)
+  endif()
   if("comm" IN_LIST ARGN)
     list(APPEND sources comm_kit.c comm_kit_ops.c)
     list(APPEND ARGN requests sums)

@@ -56,6 +56,25 @@ own=$found
 run llama "$data/hf-llama-tied" $all,base=bf16 --accum 4
 same "$own" "bf16 files"
 
+# In fp16: one digest, and losses beside those of fp32, which a unit test holds to peft's. Too large a scale backs off, and a
+# checkpoint keeps it.
+run llama "$data/hf-llama" $some --accum 2 --steps 20
+wide=$loss
+run llama "$data/hf-llama" $some --accum 2 --steps 20 --precision fp16:init=1024
+narrow=$found
+[ "$(member overflows)" = 0 ] || fail "steps left out: $(tail -n 1 out)"
+awk -v a="$loss" -v b="$wide" 'BEGIN { exit !(a != b && a - b < 1e-3 && b - a < 1e-3) }' || fail "the loss is $loss, in fp32 $wide"
+for options in "--activations recompute" "--strategy none --offload cpu" "--strategy grad_op --wrap none"; do
+  run llama "$data/hf-llama" $some -n 2 --steps 20 --precision fp16:init=1024 $options
+  same "$narrow" "fp16, $options"
+done
+scaled="--steps 12 --precision fp16:init=67108864,every=3"
+run llama "$data/hf-llama" $some -n 2 $scaled --save scaled --save-every 6
+whole="$found $(member loss_scale) $(member overflows)"
+[ "$(member overflows)" -gt 2 ] && [ "$(member overflows)" -lt 12 ] || fail "steps left out: $(tail -n 1 out)"
+run llama "$data/hf-llama" $some --accum 2 $scaled --resume scaled/step-000006
+[ "$found $(member loss_scale) $(member overflows)" = "$whole" ] || fail "fp16 gone on with: $(tail -n 1 out), expected $whole"
+
 # Saved after a step, gone on with by other ranks.
 run gpt2 "$data/hf-gpt2" rank=3,alpha=6,targets=c_attn,c_proj,c_fc,rslora,base=nf4 -n 2 --accum 2 --save kept --save-every 1
 whole=$found
