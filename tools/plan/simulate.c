@@ -350,9 +350,10 @@ static int line_of(const sim *s, int which) {
     return !s->in->apart ? GATHERS : which == TESS__SHARD_SUMS ? SUMS : which == TESS__REPLICA ? REPLICAS : GATHERS;
 }
 
-/* Returns the total bytes of a gather or reduce-scatter, one rank's part times the ranks; else the buffer's bytes. */
+/* Returns the total bytes of a gather, reduce-scatter or all-to-all, one rank's part times the ranks; else the buffer's
+ * bytes. */
 static uint64_t collective_bytes(const tess__planned_collective *c) {
-    int parts = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER;
+    int parts = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_TO_ALL;
     return c->count * tess_dtype_bytes(c->send_dtype) * (uint64_t)(parts ? c->members : 1);
 }
 
@@ -372,7 +373,8 @@ static int sums_at_end(const sim *s) {
 
 /* The bytes that the cast before a gather reads and writes. A copy is as narrow as what is gathered. */
 static double cast_bytes(const tess__group *g) {
-    return bytes_of(g->shard_elems, g->low_copy ? g->compute : g->master) + bytes_of(g->shard_elems, g->compute);
+    return bytes_of(g->shard_elems, g->low_copy ? g->compute : g->master) +
+           (double)tess_dtype_span(g->gather, g->shard_elems);
 }
 
 static tess_status gather_group(sim *s, const tess__instr *in) {
@@ -391,7 +393,8 @@ static tess_status reduce_group(sim *s, const tess__instr *in) {
     int32_t g = in->index, ranks = s->in->setup->shard_ranks;
     const tess__group *group = &s->in->layout->groups[g];
     const tess__planned_collective *c = &s->program->collectives[in->collective];
-    double bytes = bytes_of(group->shard_elems, c->send_dtype), alone = bytes + (double)group->shard_elems * 4;
+    double bytes = (double)tess_dtype_span(c->send_dtype, group->shard_elems),
+           alone = bytes + (double)group->shard_elems * 4;
     if (in->flags & TESS__ASYNC)
         return post_job(s, DOWN, TESS__TRACK_DOWN, in, over(bytes, s->in->machine->down_bytes_per_second * threads(s)),
                         threads(s), &s->on_host[g]);
@@ -471,6 +474,16 @@ static tess_status matrices_instr(sim *s, const tess__instr *in) {
     }
 }
 
+/* All ranks' blocks are read: of parameters each element is written, of gradients their sum. */
+static tess_status read_blocks(sim *s, const tess__instr *in) {
+    const tess__group *g = &s->in->layout->groups[in->index];
+    int sums = in->op == TESS__SUM_ARRIVED;
+    double written = sums ? bytes_of(g->shard_elems, TESS_F32) : bytes_of(g->flat_elems, g->compute);
+    return run_work(s, in, NULL,
+                    kernel_seconds(s, sums ? MACHINE_RATE_SUM : MACHINE_RATE_COPY,
+                                   (double)tess_dtype_span(TESS_Q8, g->flat_elems) + written));
+}
+
 static tess_status run_instr(sim *s, const tess__instr *in) {
     const tess__setup *u = s->in->setup;
     const tess__layout *l = s->in->layout;
@@ -488,9 +501,11 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     }
     case TESS__CAST_WIRE: {
         const tess__group *g = &l->groups[i];
-        double bytes = bytes_of(g->flat_elems, g->grad_local) + bytes_of(g->flat_elems, g->grad_wire);
+        double bytes = bytes_of(g->flat_elems, g->grad_local) + (double)tess_dtype_span(g->grad_wire, g->flat_elems);
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, bytes));
     }
+    case TESS__WIDEN:
+    case TESS__SUM_ARRIVED: return read_blocks(s, in);
     case TESS__SUM_FULL:
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_SUM, (double)l->groups[i].flat_elems * 12));
     case TESS__REDUCE: return reduce_group(s, in);
