@@ -371,16 +371,10 @@ static int sums_at_end(const sim *s) {
     return s->in->setup->accum > 1 && !s->in->setup->sync_each;
 }
 
-/* The bytes that the cast before a gather reads and writes. A copy is as narrow as what is gathered. */
-static double cast_bytes(const tess__group *g) {
-    return bytes_of(g->shard_elems, g->low_copy ? g->compute : g->master) +
-           (double)tess_dtype_span(g->gather, g->shard_elems);
-}
-
 static tess_status gather_group(sim *s, const tess__instr *in) {
     int32_t g = in->index, ranks = s->in->setup->shard_ranks;
     const tess__group *group = &s->in->layout->groups[g];
-    double cast = cast_bytes(group);
+    double cast = simulate_cast_bytes(group, TESS__GATHER);
     if (in->flags & TESS__ASYNC)
         return post_job(s, UP, TESS__TRACK_UP, in, over(cast / 2, s->in->machine->up_bytes_per_second), 1,
                         &s->fetched[g]);
@@ -433,7 +427,7 @@ static tess_status move_group(sim *s, const tess__instr *in) {
 }
 
 static tess_status fetch_group(sim *s, const tess__instr *in) {
-    double bytes = cast_bytes(&s->in->layout->groups[in->index]) / 2; /* cast on the way */
+    double bytes = simulate_cast_bytes(&s->in->layout->groups[in->index], TESS__GATHER) / 2; /* cast on the way */
     return post_job(s, UP, TESS__TRACK_UP, in, over(bytes, s->in->machine->up_bytes_per_second), 1,
                     &s->fetched[in->index]);
 }
@@ -474,16 +468,6 @@ static tess_status matrices_instr(sim *s, const tess__instr *in) {
     }
 }
 
-/* All ranks' blocks are read: of parameters each element is written, of gradients their sum. */
-static tess_status read_blocks(sim *s, const tess__instr *in) {
-    const tess__group *g = &s->in->layout->groups[in->index];
-    int sums = in->op == TESS__SUM_ARRIVED;
-    double written = sums ? bytes_of(g->shard_elems, TESS_F32) : bytes_of(g->flat_elems, g->compute);
-    return run_work(s, in, NULL,
-                    kernel_seconds(s, sums ? MACHINE_RATE_SUM : MACHINE_RATE_COPY,
-                                   (double)tess_dtype_span(TESS_Q8, g->flat_elems) + written));
-}
-
 static tess_status run_instr(sim *s, const tess__instr *in) {
     const tess__setup *u = s->in->setup;
     const tess__layout *l = s->in->layout;
@@ -499,13 +483,10 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
         const tess__event *e = &s->program->events[i];
         return run_work(s, in, e, scope_seconds(s, e));
     }
-    case TESS__CAST_WIRE: {
-        const tess__group *g = &l->groups[i];
-        double bytes = bytes_of(g->flat_elems, g->grad_local) + (double)tess_dtype_span(g->grad_wire, g->flat_elems);
-        return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, bytes));
-    }
+    case TESS__CAST_WIRE:
     case TESS__WIDEN:
-    case TESS__SUM_ARRIVED: return read_blocks(s, in);
+    case TESS__SUM_ARRIVED:
+        return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, simulate_cast_bytes(&l->groups[i], in->op)));
     case TESS__SUM_FULL:
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_SUM, (double)l->groups[i].flat_elems * 12));
     case TESS__REDUCE: return reduce_group(s, in);
