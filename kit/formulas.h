@@ -41,6 +41,21 @@ TESS_FN float tess_f32_of_bf16(uint16_t h) {
     return tess_f32_of_bits((uint32_t)h << 16);
 }
 
+/* q8: a block's scale is its greatest magnitude / 127, and an element its nearest multiple, even of two. `most` are the
+ * bits of that magnitude: as integers, NaN is above infinity, and that above all numbers. A block that is not finite is
+ * NaN throughout; one below 2^-119, whose scale would be no normal number, is 0. */
+TESS_FN float tess_q8_scale(uint32_t most) {
+    if (most >= 0x7f800000u)
+        return tess_f32_of_bits(0x7fc00000u);
+    return most < 0x04000000u ? 0.0f : tess_f32_of_bits(most) / 127.0f;
+}
+TESS_FN float tess_q8_factor(uint32_t most) { /* 0: all bytes are 0 */
+    return most >= 0x7f800000u || most < 0x04000000u ? 0.0f : 127.0f / tess_f32_of_bits(most);
+}
+TESS_FN int8_t tess_q8_of_f32(float x, float factor) { /* 1.5 * 2^23 leaves the rounded integer in the low bits */
+    return (int8_t)tess_f32_bits(x * factor + 12582912.0f);
+}
+
 TESS_FN uint16_t tess_f16_of_f32(float x) {
     uint32_t bits = tess_f32_bits(x), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
     if (size > 0x7f800000u)

@@ -155,7 +155,7 @@ static void share_parts(tess__pool *pool, int32_t parts, uint64_t elems, tess__p
     pool->parts = parts;
     pool->left = parts - 1;
     pool->elems = elems;
-    pool->part_elems = ((elems + (uint64_t)parts - 1) / (uint64_t)parts + 63) / 64 * 64;
+    pool->part_elems = ((elems + (uint64_t)parts - 1) / (uint64_t)parts + 255) / 256 * 256;
     pool->fn = fn;
     pool->user = user;
     pool->round++;

@@ -92,7 +92,7 @@ static tess_status gather_group(tess *t, const tess__instr *in) {
     TRY(tess__work(t, in));
     if (t->plan.setup.shard_ranks == 1)
         return TESS_OK;
-    return post_planned(t, in, tess__own_slot(t, g), tess__address_of(t, TESS__FULL, g));
+    return post_planned(t, in, tess__own_slot(t, g), tess__gathered(t, g));
 }
 
 static tess_status end_request(tess *t, const tess__instr *in, int which, tess_request **request, uint64_t seq,
@@ -147,7 +147,8 @@ static tess_status reduce_group(tess *t, const tess__instr *in) {
     if (t->plan.setup.shard_ranks == 1)
         return tess__work(t, in);
     TRY(tess__gradient_to_send(t, g, &t->transfers.compute, &source));
-    return post_planned(t, in, source, tess__reduce_target(t, g));
+    int blocks = t->pass.program->collectives[in->collective].op == TESS_ALL_TO_ALL;
+    return post_planned(t, in, source, blocks ? tess__address_of(t, TESS__ARRIVED, g) : tess__reduce_target(t, g));
 }
 
 static tess_status replicate_group(tess *t, const tess__instr *in) {
@@ -155,6 +156,10 @@ static tess_status replicate_group(tess *t, const tess__instr *in) {
     void *source = tess__reduce_target(t, g);
     if (t->plan.setup.shard_ranks == 1)
         TRY(tess__gradient_to_send(t, g, &t->transfers.compute, &source));
+    if (source == tess__address_of(t, TESS__WIRE, g) && t->plan.layout.groups[g].grad_wire == TESS_Q8) {
+        TRY(cast_elems(t, source, TESS_Q8, tess__reduce_target(t, g), TESS_F32, t->plan.layout.groups[g].flat_elems));
+        source = tess__reduce_target(t, g);
+    }
     return post_planned(t, in, source, tess__reduce_target(t, g));
 }
 
@@ -314,6 +319,8 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__REDUCE_WAIT: TRY(tess__work_wait(t, in)); return end_planned(t, in);
     case TESS__REPLICATE: return replicate_group(t, in);
     case TESS__REPLICATE_WAIT: return end_planned(t, in);
+    case TESS__WIDEN: return tess__widen(t, in->index, &t->transfers.compute);
+    case TESS__SUM_ARRIVED: return tess__sum_arrived(t, in->index, &t->transfers.compute);
     case TESS__OPTIMIZE: return t->step.skips ? TESS_OK : tess__work(t, in);
     case TESS__SUM_SHARD:
     case TESS__PREFETCH:

@@ -11,13 +11,13 @@ static const void *gather_source(const tess *t, int32_t g, uint32_t *dtype) {
     return tess__address_of(t, group->low_copy ? TESS__LOW_COPY : TESS__MASTER, g);
 }
 
-/* Casts the shard to its compute dtype. */
+/* Casts the shard to what is gathered. */
 static tess_status cast_shard(tess *t, int32_t g, const void *from, uint32_t dtype, void *to, tess__executor *on) {
     const tess__group *group = &t->plan.layout.groups[g];
     const void *in[1] = { from };
     tess_kernel k = { .kernel = TESS_K_CAST,
                       .in_dtype = dtype,
-                      .out_dtype = group->compute,
+                      .out_dtype = group->gather,
                       .n_in = 1,
                       .in = in,
                       .out = to,
@@ -31,17 +31,34 @@ tess_status tess__low_copy_make(tess *t, int32_t g, tess__executor *on) {
                       tess__address_of(t, TESS__LOW_COPY, g), on);
 }
 
+void *tess__gathered(const tess *t, int32_t g) {
+    return tess__address_of(t, t->plan.layout.groups[g].gather == TESS_Q8 ? TESS__PACKED : TESS__FULL, g);
+}
+
 void *tess__own_slot(const tess *t, int32_t g) {
     const tess__group *group = &t->plan.layout.groups[g];
-    uint64_t bytes = group->shard_elems * tess_dtype_bytes(group->compute);
-    return (char *)tess__address_of(t, TESS__FULL, g) + (uint64_t)t->comms.shard_rank * bytes;
+    return (char *)tess__gathered(t, g) +
+           (uint64_t)t->comms.shard_rank * tess_dtype_span(group->gather, group->shard_elems);
+}
+
+tess_status tess__widen(tess *t, int32_t g, tess__executor *on) {
+    const tess__group *group = &t->plan.layout.groups[g];
+    const void *in[1] = { tess__address_of(t, TESS__PACKED, g) };
+    tess_kernel k = { .kernel = TESS_K_CAST,
+                      .in_dtype = TESS_Q8,
+                      .out_dtype = group->compute,
+                      .n_in = 1,
+                      .in = in,
+                      .out = tess__address_of(t, TESS__FULL, g),
+                      .elems = group->flat_elems };
+    return on->kernel(on, &k);
 }
 
 tess_status tess__shard_to_slot(tess *t, int32_t g, tess__executor *on) {
     uint32_t dtype;
     const void *from = gather_source(t, g, &dtype);
     if (t->memory.booked[TESS__FETCHED][g]) /* it was cast on its way to the device */
-        from = tess__address_of(t, TESS__FETCHED, g), dtype = t->plan.layout.groups[g].compute;
+        from = tess__address_of(t, TESS__FETCHED, g), dtype = t->plan.layout.groups[g].gather;
     return cast_shard(t, g, from, dtype, tess__own_slot(t, g), on);
 }
 
@@ -102,6 +119,22 @@ tess_status tess__reduce_single_rank(tess *t, int32_t g, tess__executor *on) {
                       .out = tess__reduce_target(t, g),
                       .elems = t->plan.layout.groups[g].shard_elems,
                       .scale = reduce_scale(t) };
+    return on->kernel(on, &k);
+}
+
+tess_status tess__sum_arrived(tess *t, int32_t g, tess__executor *on) {
+    uint64_t elems = t->plan.layout.groups[g].shard_elems;
+    const char *parts = tess__address_of(t, TESS__ARRIVED, g);
+    for (int32_t r = 0; r < t->plan.setup.shard_ranks; r++)
+        t->transfers.arrived[r] = parts + (uint64_t)r * tess_dtype_span(TESS_Q8, elems);
+    tess_kernel k = { .kernel = TESS_K_TREE_SUM,
+                      .in_dtype = TESS_Q8,
+                      .out_dtype = TESS_F32,
+                      .n_in = (uint32_t)t->plan.setup.shard_ranks,
+                      .in = t->transfers.arrived,
+                      .out = tess__reduce_target(t, g),
+                      .elems = elems,
+                      .scale = t->plan.setup.replicas > 1 ? 1.0 : reduce_scale(t) };
     return on->kernel(on, &k);
 }
 

@@ -168,7 +168,9 @@ tess_status tess__handshake_programs(tess *, const tess__program *, int32_t n);
 /** shard_work.c: what is done to a group's shard, wherever an executor does it. */
 void *tess__own_slot(const tess *, int32_t group);                        /* this rank's place in the unsharded group */
 tess_status tess__low_copy_make(tess *, int32_t group, tess__executor *); /* of the masters */
+void *tess__gathered(const tess *, int32_t group);                        /* all ranks' places, as they travel */
 tess_status tess__shard_to_slot(tess *, int32_t group, tess__executor *);
+tess_status tess__widen(tess *, int32_t group, tess__executor *);       /* the gathered blocks */
 tess_status tess__shard_fetch(tess *, int32_t group, tess__executor *); /* ahead of the gather */
 tess_status tess__gradient_to_send(tess *, int32_t group, tess__executor *, void **source);
 void *tess__reduce_target(const tess *, int32_t group);
@@ -176,6 +178,7 @@ float tess__mean_scale(const tess *); /* one over ranks times microbatches */
 tess__microbatch_sum tess__microbatch_sum_of(const tess *, int32_t group, int shards);
 /** Reduces on one rank, without a network and with the same rounding. */
 tess_status tess__reduce_single_rank(tess *, int32_t group, tess__executor *);
+tess_status tess__sum_arrived(tess *, int32_t group, tess__executor *); /* ranks' blocks of this rank's shard */
 tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__executor *);
 tess_status tess__optimize(tess *, int32_t group, tess__executor *);
 int tess__rests_on_host(const tess *, int32_t group);

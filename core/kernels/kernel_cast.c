@@ -70,6 +70,8 @@ static const struct {
 };
 
 tess__cast_fn tess__cast_find(uint32_t from, uint32_t to, int stream) {
+    if (from == TESS_Q8 || to == TESS_Q8)
+        return tess__cast_find_q8(from, to);
     static const tess__cast_fn copies[] = { NULL, copy_1, copy_2, NULL, copy_4, NULL, NULL, NULL, copy_8 };
     if (from == to)
         return copies[tess_dtype_bytes(from)];
@@ -90,17 +92,16 @@ typedef struct {
     tess__cast_fn fn;
     const char *src;
     char *dst;
-    uint32_t src_bytes, dst_bytes;
+    uint32_t from, to; /* dtypes */
 } cast_job;
 
 static void cast_part(void *user, uint64_t first, uint64_t elems) {
     const cast_job *job = user;
-    job->fn(job->src + first * job->src_bytes, job->dst + first * job->dst_bytes, elems);
+    job->fn(job->src + tess_dtype_span(job->from, first), job->dst + tess_dtype_span(job->to, first), elems);
 }
 
 void tess__kernel_cast(const tess_kernel *k, tess__pool *pool) {
-    uint32_t from = tess_dtype_bytes(k->in_dtype), to = tess_dtype_bytes(k->out_dtype);
-    int stream = k->elems * (from + to) >= 16u << 20;
-    cast_job job = { tess__cast_find(k->in_dtype, k->out_dtype, stream), k->in[0], k->out, from, to };
+    int stream = tess_dtype_span(k->in_dtype, k->elems) + tess_dtype_span(k->out_dtype, k->elems) >= 16u << 20;
+    cast_job job = { tess__cast_find(k->in_dtype, k->out_dtype, stream), k->in[0], k->out, k->in_dtype, k->out_dtype };
     tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, cast_part, &job);
 }

@@ -58,7 +58,7 @@ static add_fn add_find(uint32_t dtype) {
 
 typedef struct {
     const tess_kernel *kernel;
-    uint32_t sum_dtype, sum_bytes, in_bytes, out_bytes;
+    uint32_t sum_dtype, sum_bytes, out_bytes;
     add_fn add;
     tess__cast_fn load, store, load_out; /* null: no cast needed */
 } sum_job;
@@ -71,10 +71,10 @@ typedef struct { /* one thread's scratch for a chunk: a partial per level, the i
 
 /* Finds input k's elements from `first` in the sum's dtype: where they lie, or cast into the scratch. */
 static const void *load_input(const sum_job *job, uint32_t k, uint64_t first, uint64_t elems, void *room) {
-    const char *in = job->kernel->in[k];
+    const char *in = (const char *)job->kernel->in[k] + tess_dtype_span(job->kernel->in_dtype, first);
     if (!job->load)
-        return in + first * job->in_bytes;
-    job->load(in + first * job->in_bytes, room, elems);
+        return in;
+    job->load(in, room, elems);
     return room;
 }
 
@@ -171,9 +171,9 @@ static void sum_part(void *user, uint64_t first, uint64_t elems) {
     }
 }
 
-/* 16-bit floats are summed in f32; all else in its own dtype. */
+/* 16-bit floats and q8 are summed in f32; all else in its own dtype. */
 static uint32_t sum_dtype_of(uint32_t in) {
-    return in == TESS_BF16 || in == TESS_F16 ? TESS_F32 : in;
+    return in == TESS_BF16 || in == TESS_F16 || in == TESS_Q8 ? TESS_F32 : in;
 }
 
 void tess__kernel_tree_sum(const tess_kernel *k, tess__pool *pool) {
@@ -186,7 +186,6 @@ void tess__kernel_tree_sum(const tess_kernel *k, tess__pool *pool) {
     sum_job job = { .kernel = k,
                     .sum_dtype = sum,
                     .sum_bytes = tess_dtype_bytes(sum),
-                    .in_bytes = tess_dtype_bytes(k->in_dtype),
                     .out_bytes = tess_dtype_bytes(k->out_dtype),
                     .add = add_find(sum),
                     .load = k->in_dtype == sum ? NULL : tess__cast_find(k->in_dtype, sum, 0),

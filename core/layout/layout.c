@@ -202,6 +202,27 @@ static tess_precision_choice opaque_choice(void) {
                                     .accumulate = TESS_F32 };
 }
 
+/* Blocks of 8 bits are made of fp32, by the device. */
+static tess_status check_blocks(const tess__setup *s, const tess__param *p, const tess_precision_choice *c) {
+    tess_kernel k = { .struct_size = sizeof k, .kernel = TESS_K_CAST, .in_dtype = TESS_F32, .out_dtype = TESS_Q8 };
+    tess_need need = { .struct_size = sizeof need };
+    tess_device_info info = { .struct_size = sizeof info };
+    if (c->gather != TESS_Q8 && c->grad_wire != TESS_Q8)
+        return TESS_OK;
+    if (c->master != TESS_F32 || c->grad_local != TESS_F32)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "parameter \"%s\": the precision plugin sends %s and %s in blocks of 8 bits, expected fp32",
+                          p->name, tess_dtype_name(c->master), tess_dtype_name(c->grad_local));
+    k.n_in = 1;
+    if (s->device->kernel_need(s->device_ctx, &k, &need) == TESS_OK)
+        return TESS_OK;
+    s->device->describe(s->device_ctx, -1, &info, NULL);
+    return tess__fail(TESS_E_UNSUPPORTED,
+                      "parameter \"%s\": TESSERA_PRECISION sends blocks of 8 bits, which device %s does not make: "
+                      "TESSERA_DEVICE=cpu, or TESSERA_PRECISION=bf16",
+                      p->name, info.name);
+}
+
 tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_precision_choice *c) {
     tess_param_view v = tess__param_view_of(p);
     tess_error e = { .struct_size = sizeof e };
@@ -217,9 +238,10 @@ tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_
                           "parameter \"%s\": TESSERA_PRECISION asks for compute in %s, which this program's kernels do "
                           "not read",
                           p->name, tess_dtype_name(c->compute));
-    if (c->gather != c->compute)
+    if (c->gather != c->compute && c->gather != TESS_Q8)
         return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": the precision plugin gathers in a format of its own",
                           p->name);
+    TRY(check_blocks(s, p, c));
     if (1u << c->accumulate & NARROW_FLOATS)
         return tess__fail(TESS_E_UNSUPPORTED,
                           "parameter \"%s\": the precision plugin asks for sums in %s, expected fp32", p->name,
@@ -247,14 +269,20 @@ static tess_status join_step(tess__layout *l, const tess__setup *s, const tess__
 }
 
 static int same_group(const tess__group *g, const tess_precision_choice *c, const tess_grain *step, int trainable) {
-    return g->trainable == trainable && g->master == c->master && g->compute == c->compute &&
+    return g->trainable == trainable && g->master == c->master && g->compute == c->compute && g->gather == c->gather &&
            (!trainable || (g->grad_local == c->grad_local && g->grad_wire == c->grad_wire &&
                            memcmp(&g->step, step, sizeof *step) == 0));
 }
 
-/* Tells whether the group gets a bf16 copy. The optimizer's kernels write no other. */
+/* Tells whether the group gets a bf16 copy. The optimizer's kernels write no other, and blocks are made of masters. */
 static int wants_copy(const tess__setup *s, const tess_precision_choice *c, int trainable) {
-    return s->low_copy && trainable && c->master == TESS_F32 && c->compute == TESS_BF16;
+    return s->low_copy && trainable && c->master == TESS_F32 && c->gather == TESS_BF16;
+}
+
+/* Blocks of q8, and those of the optimizer, are powers of two. */
+static uint64_t pad_of(const tess_precision_choice *c, const tess_grain *step, int trainable) {
+    uint64_t pad = c->gather == TESS_Q8 || (trainable && c->grad_wire == TESS_Q8) ? TESS_Q8_BLOCK : TESS__PAD_ELEMS;
+    return step->block > pad ? step->block : pad;
 }
 
 static tess_status check_copy(const tess__setup *s, const tess__param *p, const tess_precision_choice *c,
@@ -292,7 +320,8 @@ static tess_status join_group(tess__layout *l, const tess__setup *s, tess__param
                                        .trainable = trainable,
                                        .master = c.master,
                                        .compute = c.compute,
-                                       .pad = step.block > TESS__PAD_ELEMS ? step.block : TESS__PAD_ELEMS,
+                                       .gather = c.gather,
+                                       .pad = pad_of(&c, &step, trainable),
                                        .step = step,
                                        .low_copy = wants_copy(s, &c, trainable),
                                        .grad_local = c.grad_local,
@@ -345,7 +374,7 @@ static int shard_is_leaf(const tess__model *m, const tess__setup *s, const tess_
 static void finish_group(const tess__model *m, const tess__setup *s, tess__group *g) {
     g->grad_shard = shard_is_leaf(m, s, g) ? g->grad_wire : TESS_F32;
     g->in_place =
-        s->shard_ranks == 1 && (g->master == g->compute || g->low_copy) && g->param_rest.domain == TESS_DOMAIN_DEVICE;
+        s->shard_ranks == 1 && (g->master == g->gather || g->low_copy) && g->param_rest.domain == TESS_DOMAIN_DEVICE;
     g->grad_in_place = g->trainable && s->shard_ranks == 1 && s->accum == 1 && g->grad_local == g->grad_wire &&
                        g->grad_local == TESS_F32 && g->grad_rest.domain == TESS_DOMAIN_DEVICE;
 }

@@ -55,10 +55,12 @@ tess_status tess__unit_gather(tess__compiler *b, int32_t u) {
         const tess__group *group = &b->layout->groups[g];
         if (group->in_place)
             continue;
-        tess__planned_collective c =
-            tess__emit_collective(b, TESS_ALL_GATHER, TESS__SHARD, group->compute, group->compute, group->shard_elems);
-        TRY(tess__emit_alloc(b, TESS__FULL, g, TESS_CAT_FULL_PARAM, u,
-                             group->flat_elems * tess_dtype_bytes(group->compute), 0));
+        int packed = group->gather == TESS_Q8;
+        tess__planned_collective c = tess__emit_collective(
+            b, TESS_ALL_GATHER, TESS__SHARD, packed ? TESS_U8 : group->gather, packed ? TESS_U8 : group->gather,
+            packed ? tess_dtype_span(TESS_Q8, group->shard_elems) : group->shard_elems);
+        TRY(tess__emit_alloc(b, packed ? TESS__PACKED : TESS__FULL, g, packed ? TESS_CAT_COMM : TESS_CAT_FULL_PARAM, u,
+                             tess_dtype_span(group->gather, group->flat_elems), 0));
         if (b->units[u].fetched && on_host(b, group->param_rest))
             TRY(tess__emit(b, TESS__PREFETCH_WAIT, g));
         TRY(tess__emit_scratch(b, TESS__GATHER_SCRATCH, g, u, &c));
@@ -79,8 +81,8 @@ tess_status tess__unit_fetch(tess__compiler *b, int32_t u) {
         const tess__group *group = &b->layout->groups[g];
         if (!on_host(b, group->param_rest))
             continue;
-        TRY(tess__emit_alloc(b, TESS__FETCHED, g, TESS_CAT_COMM, u,
-                             group->shard_elems * tess_dtype_bytes(group->compute), 0));
+        TRY(tess__emit_alloc(b, TESS__FETCHED, g, TESS_CAT_COMM, u, tess_dtype_span(group->gather, group->shard_elems),
+                             0));
         TRY(tess__emit(b, TESS__PREFETCH, g));
         b->units[u].fetched = 1;
     }
@@ -97,6 +99,17 @@ tess_status tess__unit_drop(tess__compiler *b, int32_t u) {
     return TESS_OK;
 }
 
+/* The whole is not there before it is needed: what is gathered ahead lies in blocks. */
+static tess_status widen_group(tess__compiler *b, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    if (group->gather != TESS_Q8)
+        return TESS_OK;
+    TRY(tess__emit_alloc(b, TESS__FULL, g, TESS_CAT_FULL_PARAM, group->unit,
+                         group->flat_elems * tess_dtype_bytes(group->compute), 0));
+    TRY(tess__emit(b, TESS__WIDEN, g));
+    return tess__emit_free(b, TESS__PACKED, g);
+}
+
 tess_status tess__unit_wait(tess__compiler *b, int32_t u) {
     if (b->units[u].gathered != TESS__IN_FLIGHT)
         return TESS_OK;
@@ -105,14 +118,17 @@ tess_status tess__unit_wait(tess__compiler *b, int32_t u) {
             continue;
         TRY(tess__emit(b, TESS__GATHER_WAIT, g));
         TRY(tess__emit_free(b, TESS__GATHER_SCRATCH, g));
+        TRY(widen_group(b, g));
     }
     b->units[u].gathered = TESS__HERE;
     return TESS_OK;
 }
 
 tess_status tess__unit_release(tess__compiler *b, int32_t u) {
-    EACH_GROUP(g, u)
+    EACH_GROUP(g, u) {
+        TRY(tess__emit_free(b, TESS__PACKED, g));
         TRY(tess__emit_free(b, TESS__FULL, g));
+    }
     b->units[u].gathered = TESS__ABSENT;
     return TESS_OK;
 }
@@ -187,11 +203,16 @@ static uint32_t sent_dtype(const tess__compiler *b, const tess__group *g) {
     return sums_at_end(b) ? TESS_F32 : g->grad_wire;
 }
 
+/* Replicas have no parts of their own to sum: their leaves go through blocks, and are sent wide. */
+static int sends_blocks(const tess__compiler *b, const tess__group *g) {
+    return sent_dtype(b, g) == TESS_Q8;
+}
+
 static tess_status prepare_send(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     if (group->grad_wire != group->grad_local) { /* so that a leaf is rounded once, wherever it goes */
         TRY(tess__emit_alloc(b, TESS__WIRE, g, TESS_CAT_COMM, group->unit,
-                             group->flat_elems * tess_dtype_bytes(group->grad_wire), 0));
+                             tess_dtype_span(group->grad_wire, group->flat_elems), 0));
         TRY(tess__emit(b, TESS__CAST_WIRE, g));
         TRY(tess__emit_free(b, TESS__GRAD, g));
     }
@@ -204,7 +225,7 @@ static tess_status prepare_send(tess__compiler *b, int32_t g) {
 
 static tess_status replicate_group(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
-    uint32_t send = b->setup->shard_ranks == 1 ? sent_dtype(b, group) : TESS_F32;
+    uint32_t send = b->setup->shard_ranks == 1 && !sends_blocks(b, group) ? sent_dtype(b, group) : TESS_F32;
     tess__planned_collective c =
         tess__emit_collective(b, TESS_ALL_REDUCE, TESS__REPLICA, send, TESS_F32, group->shard_elems);
     c.redop = TESS_SUM;
@@ -220,6 +241,17 @@ static tess_status round_leaf(tess__compiler *b, int32_t g) {
     return tess__emit_free(b, TESS__GRAD, g);
 }
 
+/* Each rank sends every other its part of the shard's gradient in blocks, and sums what comes. */
+static tess_status exchange_blocks(tess__compiler *b, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    tess__planned_collective c = tess__emit_collective(b, TESS_ALL_TO_ALL, TESS__SHARD_SUMS, TESS_U8, TESS_U8,
+                                                       tess_dtype_span(TESS_Q8, group->shard_elems));
+    TRY(tess__emit_alloc(b, TESS__ARRIVED, g, TESS_CAT_COMM, group->unit, tess_dtype_span(TESS_Q8, group->flat_elems),
+                         0));
+    TRY(tess__emit_scratch(b, TESS__REDUCE_SCRATCH, g, group->unit, &c));
+    return tess__emit_post(b, TESS__REDUCE, 0, g, &c);
+}
+
 static tess_status post_reduce(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     if (group->grad_shard != TESS_F32)
@@ -233,6 +265,8 @@ static tess_status post_reduce(tess__compiler *b, int32_t g) {
         return replicate_group(b, g);
     if (group->grad_in_place)
         return TESS_OK;
+    if (b->setup->shard_ranks > 1 && sends_blocks(b, group))
+        return exchange_blocks(b, g);
     tess__planned_collective c = tess__emit_collective(b, TESS_REDUCE_SCATTER, TESS__SHARD_SUMS, sent_dtype(b, group),
                                                        TESS_F32, group->shard_elems);
     c.redop = TESS_SUM;
@@ -255,6 +289,10 @@ static tess_status end_first(tess__compiler *b, int32_t g) {
         return TESS_OK;
     TRY(tess__emit_free(b, TESS__GRAD, g)); /* before the second collective takes scratch of its own */
     TRY(tess__emit_free(b, TESS__WIRE, g));
+    if (sends_blocks(b, group)) {
+        TRY(tess__emit(b, TESS__SUM_ARRIVED, g));
+        TRY(tess__emit_free(b, TESS__ARRIVED, g));
+    }
     return replicated ? replicate_group(b, g) : TESS_OK;
 }
 

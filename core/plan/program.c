@@ -154,6 +154,8 @@ static const char *op_name(uint8_t op) {
         [TESS__RETURN] = "reduce_scatter of the updates",
         [TESS__RETURN_WAIT] = "reduce_scatter of the updates",
         [TESS__UPDATE_APPLY] = "optimizer step",
+        [TESS__WIDEN] = "widening",
+        [TESS__SUM_ARRIVED] = "sum of ranks",
     };
     return op < sizeof names / sizeof names[0] && names[op] ? names[op] : "?";
 }

@@ -41,6 +41,8 @@ static const char *const op_names[] = {
     [TESS__RETURN] = "return_updates",
     [TESS__RETURN_WAIT] = "wait_return_updates",
     [TESS__UPDATE_APPLY] = "optimizer_apply",
+    [TESS__WIDEN] = "widen",
+    [TESS__SUM_ARRIVED] = "sum_ranks",
 };
 
 static int is_op(uint8_t op) {

@@ -11,10 +11,19 @@
 
 static tess_status ask_group(tess__needs *n, const tess__setup *s, const tess__group *g, int32_t i) {
     uint32_t sent = s->accum > 1 && !s->sync_each ? TESS_F32 : g->grad_wire;
+    uint64_t blocks = tess_dtype_span(TESS_Q8, g->shard_elems);
+    int parts = sent == TESS_Q8 && s->shard_ranks > 1; /* of replicas alone, leaves are sent wide */
+    if (s->shard_ranks > 1 && g->gather == TESS_Q8)
+        TRY(tess__scratch_of(s, TESS_ALL_GATHER, TESS_U8, TESS_U8, blocks, s->shard_ranks, &n->gather[i]));
+    if (parts && g->trainable)
+        TRY(tess__scratch_of(s, TESS_ALL_TO_ALL, TESS_U8, TESS_U8, blocks, s->shard_ranks, &n->reduce[i]));
+    if (sent == TESS_Q8)
+        sent = TESS_F32;
     if (s->shard_ranks > 1) {
-        TRY(tess__scratch_of(s, TESS_ALL_GATHER, g->compute, g->compute, g->shard_elems, s->shard_ranks,
-                             &n->gather[i]));
-        if (g->trainable)
+        if (g->gather != TESS_Q8)
+            TRY(tess__scratch_of(s, TESS_ALL_GATHER, g->compute, g->compute, g->shard_elems, s->shard_ranks,
+                                 &n->gather[i]));
+        if (g->trainable && !parts)
             TRY(tess__scratch_of(s, TESS_REDUCE_SCATTER, sent, TESS_F32, g->shard_elems, s->shard_ranks,
                                  &n->reduce[i]));
     }
@@ -101,11 +110,13 @@ static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const te
         return 4 * (sums_at_end(p) ? g->flat_elems : g->shard_elems);
     switch (role) {
     case TESS__MASTER: return g->shard_elems * tess_dtype_bytes(g->master);
-    case TESS__LOW_COPY:
-    case TESS__FETCHED: return g->shard_elems * tess_dtype_bytes(g->compute);
+    case TESS__LOW_COPY: return g->shard_elems * tess_dtype_bytes(g->compute);
+    case TESS__FETCHED: return tess_dtype_span(g->gather, g->shard_elems);
+    case TESS__PACKED:
+    case TESS__ARRIVED: return tess_dtype_span(TESS_Q8, g->flat_elems);
     case TESS__FULL: return g->flat_elems * tess_dtype_bytes(g->compute);
     case TESS__GRAD: return g->flat_elems * tess_dtype_bytes(g->grad_local);
-    case TESS__WIRE: return g->flat_elems * tess_dtype_bytes(g->grad_wire);
+    case TESS__WIRE: return tess_dtype_span(g->grad_wire, g->flat_elems);
     case TESS__SHARD_GRAD: return g->shard_elems * tess_dtype_bytes(g->grad_shard);
     case TESS__GATHER_SCRATCH: return needs->gather[i];
     case TESS__REDUCE_SCRATCH: return in && in[1].op == TESS__REPLICATE ? needs->replicate[i] : needs->reduce[i];

@@ -350,9 +350,10 @@ static int line_of(const sim *s, int which) {
     return !s->in->apart ? GATHERS : which == TESS__SHARD_SUMS ? SUMS : which == TESS__REPLICA ? REPLICAS : GATHERS;
 }
 
-/* Returns the total bytes of a gather or reduce-scatter, one rank's part times the ranks; else the buffer's bytes. */
+/* Returns the total bytes of a gather, reduce-scatter or all-to-all, one rank's part times the ranks; else the buffer's
+ * bytes. */
 static uint64_t collective_bytes(const tess__planned_collective *c) {
-    int parts = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER;
+    int parts = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_TO_ALL;
     return c->count * tess_dtype_bytes(c->send_dtype) * (uint64_t)(parts ? c->members : 1);
 }
 
@@ -370,15 +371,10 @@ static int sums_at_end(const sim *s) {
     return s->in->setup->accum > 1 && !s->in->setup->sync_each;
 }
 
-/* The bytes that the cast before a gather reads and writes. A copy is as narrow as what is gathered. */
-static double cast_bytes(const tess__group *g) {
-    return bytes_of(g->shard_elems, g->low_copy ? g->compute : g->master) + bytes_of(g->shard_elems, g->compute);
-}
-
 static tess_status gather_group(sim *s, const tess__instr *in) {
     int32_t g = in->index, ranks = s->in->setup->shard_ranks;
     const tess__group *group = &s->in->layout->groups[g];
-    double cast = cast_bytes(group);
+    double cast = simulate_cast_bytes(group, TESS__GATHER);
     if (in->flags & TESS__ASYNC)
         return post_job(s, UP, TESS__TRACK_UP, in, over(cast / 2, s->in->machine->up_bytes_per_second), 1,
                         &s->fetched[g]);
@@ -391,7 +387,8 @@ static tess_status reduce_group(sim *s, const tess__instr *in) {
     int32_t g = in->index, ranks = s->in->setup->shard_ranks;
     const tess__group *group = &s->in->layout->groups[g];
     const tess__planned_collective *c = &s->program->collectives[in->collective];
-    double bytes = bytes_of(group->shard_elems, c->send_dtype), alone = bytes + (double)group->shard_elems * 4;
+    double bytes = (double)tess_dtype_span(c->send_dtype, group->shard_elems),
+           alone = bytes + (double)group->shard_elems * 4;
     if (in->flags & TESS__ASYNC)
         return post_job(s, DOWN, TESS__TRACK_DOWN, in, over(bytes, s->in->machine->down_bytes_per_second * threads(s)),
                         threads(s), &s->on_host[g]);
@@ -430,7 +427,7 @@ static tess_status move_group(sim *s, const tess__instr *in) {
 }
 
 static tess_status fetch_group(sim *s, const tess__instr *in) {
-    double bytes = cast_bytes(&s->in->layout->groups[in->index]) / 2; /* cast on the way */
+    double bytes = simulate_cast_bytes(&s->in->layout->groups[in->index], TESS__GATHER) / 2; /* cast on the way */
     return post_job(s, UP, TESS__TRACK_UP, in, over(bytes, s->in->machine->up_bytes_per_second), 1,
                     &s->fetched[in->index]);
 }
@@ -486,11 +483,10 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
         const tess__event *e = &s->program->events[i];
         return run_work(s, in, e, scope_seconds(s, e));
     }
-    case TESS__CAST_WIRE: {
-        const tess__group *g = &l->groups[i];
-        double bytes = bytes_of(g->flat_elems, g->grad_local) + bytes_of(g->flat_elems, g->grad_wire);
-        return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, bytes));
-    }
+    case TESS__CAST_WIRE:
+    case TESS__WIDEN:
+    case TESS__SUM_ARRIVED:
+        return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, simulate_cast_bytes(&l->groups[i], in->op)));
     case TESS__SUM_FULL:
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_SUM, (double)l->groups[i].flat_elems * 12));
     case TESS__REDUCE: return reduce_group(s, in);

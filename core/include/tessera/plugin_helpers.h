@@ -94,14 +94,20 @@ static inline int32_t tess_plugin_number_units(int32_t *unit_of_param, uint32_t 
     return n;
 }
 
-/** Bytes of one element; 0 for an unknown dtype. */
+/** Bytes of one element; 0 for an unknown dtype, and for q8, which has none by itself. */
 static inline uint32_t tess_dtype_bytes(uint32_t dtype) {
     static const uint8_t bytes[] = { 0, 1, 1, 4, 8, 2, 2, 4, 8, 1, 1 };
     return dtype < sizeof bytes ? bytes[dtype] : 0;
 }
+/** Bytes of so many elements: of q8 whole blocks. */
+static inline uint64_t tess_dtype_span(uint32_t dtype, uint64_t elems) {
+    if (dtype == TESS_Q8)
+        return (elems + TESS_Q8_BLOCK - 1) / TESS_Q8_BLOCK * TESS_Q8_BYTES;
+    return elems * tess_dtype_bytes(dtype);
+}
 static inline const char *tess_dtype_name(uint32_t dtype) {
-    static const char *const names[] = { "no dtype", "u8",  "i8",  "i32",    "i64",   "f16",
-                                         "bf16",     "f32", "f64", "f8e4m3", "f8e5m2" };
+    static const char *const names[] = { "no dtype", "u8",  "i8",  "i32",    "i64",    "f16",
+                                         "bf16",     "f32", "f64", "f8e4m3", "f8e5m2", "q8" };
     return dtype < sizeof names / sizeof names[0] ? names[dtype] : "an unknown dtype";
 }
 #endif

@@ -14,7 +14,7 @@ typedef struct {
 static void visit(void *user, uint64_t first, uint64_t elems) {
     record *r = user;
     volatile float tiny = 0x1p-126f;
-    if (first % 64)
+    if (first % 256)
         __atomic_add_fetch(&r->odd_starts, 1, __ATOMIC_RELAXED);
     if (tiny / 2 == 0)
         __atomic_add_fetch(&r->flushing, 1, __ATOMIC_RELAXED);
@@ -108,7 +108,7 @@ static void test_pool__workers_run_where_told(void **state) {
         cpu++;
     snprintf(list, sizeof list, "%d-%d", cpu, cpu);
     assert_int_equal(tess__pool_create(2, list, &pool, NULL), TESS_OK);
-    tess__pool_run(pool, 256, 64, where, &r);
+    tess__pool_run(pool, 1024, 256, where, &r);
     assert_int_equal(CPU_COUNT(&r.cpus), 1);
     assert_true(CPU_ISSET(cpu, &r.cpus));
     tess__pool_destroy(pool);

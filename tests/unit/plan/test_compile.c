@@ -323,7 +323,7 @@ static int sends(const plan *p, uint8_t op, const tess__buffer *b) {
     int replicates = op == TESS__REPLICATE || op == TESS__REPLICATE_WAIT;
     int source = b->role == TESS__GRAD || b->role == TESS__WIRE;
     return b->role == TESS__PART || b->role == TESS__SHARD_GRAD || b->role == TESS__REDUCE_SCRATCH ||
-           (source && (!replicates || p->setup.shard_ranks == 1));
+           b->role == TESS__ARRIVED || (source && (!replicates || p->setup.shard_ranks == 1));
 }
 
 static int uses(const plan *p, const tess__instr *in, const tess__buffer *b) {
@@ -336,7 +336,11 @@ static int uses(const plan *p, const tess__instr *in, const tess__buffer *b) {
     case TESS__GATHER:
         if (same && b->role == TESS__FETCHED)
             return 1; /* fall through */
-    case TESS__GATHER_WAIT: return same && (b->role == TESS__FULL || b->role == TESS__GATHER_SCRATCH);
+    case TESS__GATHER_WAIT:
+        return same && (b->role == TESS__FULL || b->role == TESS__PACKED || b->role == TESS__GATHER_SCRATCH);
+    case TESS__WIDEN: return same && (b->role == TESS__FULL || b->role == TESS__PACKED);
+    case TESS__SUM_ARRIVED:
+        return same && (b->role == TESS__ARRIVED || b->role == TESS__PART || b->role == TESS__SHARD_GRAD);
     case TESS__ENTER:
     case TESS__LEAVE: return call_uses(p, &p->program.events[in->index], b);
     case TESS__CAST_WIRE: /* what is rounded, and to where */
@@ -459,6 +463,86 @@ static void test_compile__every_program_is_balanced(void **state) {
                 plan_free(&p);
             }
     assert_int_equal(programs, 2 * (3 + 5 + 5) * 8 * (3 + 2 + 3));
+}
+
+static tess_status choose_blocks(void *ctx, const tess_param_view *v, tess_precision_choice *out, tess_error *e) {
+    (void)ctx, (void)v, (void)e;
+    tess_precision_choice c = { .master = TESS_F32,
+                                .compute = TESS_F32,
+                                .gather = TESS_Q8,
+                                .grad_local = TESS_F32,
+                                .grad_wire = TESS_Q8,
+                                .accumulate = TESS_F32 };
+    TESS_GIVE(out, &c);
+    return TESS_OK;
+}
+
+static tess_status makes_blocks(void *ctx, const tess_kernel *k, tess_need *out) {
+    (void)ctx, (void)out;
+    return k->out_dtype == TESS_Q8 ? TESS_OK : TESS_E_UNSUPPORTED;
+}
+
+static tess_status makes_none(void *ctx, const tess_kernel *k, tess_need *out) {
+    (void)ctx, (void)k, (void)out;
+    return TESS_E_UNSUPPORTED;
+}
+
+static tess_status describe_none(void *ctx, int32_t index, tess_device_info *out, tess_error *e) {
+    (void)ctx, (void)index, (void)e;
+    strcpy(out->name, "plain");
+    return TESS_OK;
+}
+
+static const tess_precision_ops in_blocks = { .struct_size = sizeof in_blocks, .choose = choose_blocks };
+static tess_device_ops with_blocks = { .struct_size = sizeof with_blocks, .describe = describe_none };
+
+/* Blocks are whole on every rank; the whole is booked behind its gather, and shards' gradients go from rank to rank. */
+static void check_blocks(const plan *p) {
+    int sharded = p->setup.shard_ranks > 1, at_end = p->setup.accum > 1 && !p->setup.sync_each;
+    for (int32_t g = 0; g < p->layout.n_groups; g++) {
+        assert_true(p->layout.groups[g].shard_elems % TESS_Q8_BLOCK == 0 && !p->layout.groups[g].in_place);
+        assert_true(find_buffer(p, TESS__ALLOC, TESS__FULL, g, 0) > find(p, TESS__GATHER_WAIT, g, 0));
+        assert_int_equal(count(p, TESS__WIDEN, g), count(p, TESS__GATHER, g));
+        assert_int_equal(count(p, TESS__SUM_ARRIVED, g), sharded && !at_end);
+    }
+    for (int32_t i = 0; i < p->program.n_collectives; i++) {
+        const tess__planned_collective *c = &p->program.collectives[i];
+        assert_true(c->members == 1 || (c->send_dtype != TESS_Q8 && c->recv_dtype != TESS_Q8));
+        assert_true(c->op != TESS_ALL_TO_ALL || c->count % TESS_Q8_BYTES == 0);
+    }
+}
+
+static void test_compile__blocks_travel_whole_and_are_widened_when_needed(void **state) {
+    (void)state;
+    static const char *const strategies[] = { "full", "grad_op", "none", "hybrid:2", "hybrid_grad_op:2" };
+    with_blocks.kernel_need = makes_blocks;
+    for (int i = 0; i < 5 * 3 * 3; i++) {
+        int how = i / 5 % 3, nranks = 2 * (i / 15) + (i % 5 < 3 ? 1 : 2);
+        plan p;
+        declare(&p, nranks, strategies[i % 5]);
+        p.setup.precision = &in_blocks, p.setup.device = &with_blocks;
+        p.setup.accum = how ? 2 : 1, p.setup.sync_each = how == 1;
+        compile(&p, TESS_PASS_TRAIN);
+        check_program(&p.program);
+        check_lives(&p);
+        check_blocks(&p);
+        plan_free(&p);
+    }
+}
+
+static void test_compile__a_device_without_blocks_is_refused_by_name(void **state) {
+    (void)state;
+    plan p;
+    tess_precision_choice c;
+    declare(&p, 2, "full");
+    with_blocks.kernel_need = makes_none;
+    p.setup.precision = &in_blocks, p.setup.device = &with_blocks;
+    assert_int_equal(tess__param_dtypes(&p.setup, &p.model.params[0], &c), TESS_E_UNSUPPORTED);
+    assert_string_equal(
+        tess_last_error(),
+        "parameter \"a.w\": TESSERA_PRECISION sends blocks of 8 bits, which device plain does not make: "
+        "TESSERA_DEVICE=cpu, or TESSERA_PRECISION=bf16");
+    plan_free(&p);
 }
 
 static void test_compile__recomputation_runs_each_block_but_the_last_again(void **state) {
@@ -670,6 +754,8 @@ int main(void) {
         cmocka_unit_test(test_compile__a_tied_unit_is_gathered_at_each_use_and_reduced_once),
         cmocka_unit_test(test_compile__frozen_units_are_gathered_and_never_reduced),
         cmocka_unit_test(test_compile__every_program_is_balanced),
+        cmocka_unit_test(test_compile__blocks_travel_whole_and_are_widened_when_needed),
+        cmocka_unit_test(test_compile__a_device_without_blocks_is_refused_by_name),
         cmocka_unit_test(test_compile__recomputation_runs_each_block_but_the_last_again),
         cmocka_unit_test(test_compile__a_block_that_keeps_does_not_run_again),
         cmocka_unit_test(test_compile__a_fused_step_follows_each_reduction),

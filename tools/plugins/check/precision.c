@@ -46,12 +46,16 @@ static tess_status choose(check *c, const tess_param_view *p, tess_precision_cho
     return s;
 }
 
+static int is_blocks(uint32_t dtype) {
+    return dtype == TESS_Q8;
+}
+
 static void judge(check *c, const tess_param_view *p, const tess_precision_choice *x) {
     const char *of = tess_dtype_name(p->dtype);
     const uint32_t all[] = { x->master, x->compute, x->gather, x->grad_local, x->grad_wire, x->accumulate };
     static const char *const names[] = { "master", "compute", "gather", "grad_local", "grad_wire", "accumulate" };
     for (int i = 0; i < 6; i++)
-        check_that(c, tess_dtype_bytes(all[i]), "choose for %s: %s is dtype %u, which is none", of, names[i], all[i]);
+        check_that(c, tess_dtype_span(all[i], 1), "choose for %s: %s is dtype %u, which is none", of, names[i], all[i]);
     check_that(c, !p->compute_mask || (p->compute_mask >> x->compute & 1),
                "choose for %s: compute is %s, which the program does not read", of, tess_dtype_name(x->compute));
     check_that(c, x->accumulate == (p->dtype == TESS_F64 ? TESS_F64 : TESS_F32) || x->accumulate == TESS_F64,
@@ -59,8 +63,15 @@ static void judge(check *c, const tess_param_view *p, const tess_precision_choic
     check_that(c, tess_dtype_bytes(x->master) >= tess_dtype_bytes(x->compute),
                "choose for %s: the master, %s, is narrower than compute, %s", of, tess_dtype_name(x->master),
                tess_dtype_name(x->compute));
-    check_that(c, x->gather == x->compute, "choose for %s: gathers in %s what kernels read in %s", of,
-               tess_dtype_name(x->gather), tess_dtype_name(x->compute));
+    check_that(c, !is_blocks(x->master) && !is_blocks(x->compute) && !is_blocks(x->grad_local),
+               "choose for %s: q8 is to rest or to be computed in; it only travels", of);
+    check_that(
+        c, !(is_blocks(x->gather) || is_blocks(x->grad_wire)) || (x->master == TESS_F32 && x->grad_local == TESS_F32),
+        "choose for %s: sends q8, of a master in %s and local gradients in %s, expected f32", of,
+        tess_dtype_name(x->master), tess_dtype_name(x->grad_local));
+    check_that(c, is_blocks(x->gather) || x->gather == x->compute,
+               "choose for %s: gathers in %s what kernels read in %s", of, tess_dtype_name(x->gather),
+               tess_dtype_name(x->compute));
     check_that(c, x->struct_size == sizeof *x, "choose wrote struct_size");
 }
 

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 300
+# processors: 2
+# Eight bits on the wire: deterministic, one digest whatever the ranks, strategy, units, offload, activations and threads.
+# Planned bytes are the measured ones and no step allocates. On the network at most 0.27 of fp32's bytes travel. A run
+# goes on from its checkpoint, also on other ranks. What does not go together is one line.
+. "$SOURCE/tests/e2e/lib.sh"
+[ -f "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skip: comm-gloo is not built here"; exit 77; }
+[ -f "$BUILD/plugins/libtessera-precision-wire8.so" ] || { echo "skip: precision-wire8 is not built here"; exit 77; }
+"$TESSERA" train --help 2> /dev/null | grep -q gpt || { echo "skip: the reference models are not built here"; exit 77; }
+export TESSERA_LOG=error TESSERA_DETERMINISTIC=1
+head -c 20000 "$SOURCE/README.md" > text
+# Width 72: parameters end within a block of 256.
+gpt="gpt --data text --layers 2 --width 72 --heads 2 --context 16 --batch 2 --steps 3 --clip 0.5"
+field() { sed -n 's/.*"'"$1"'":"\{0,1\}\([^",}]*\).*/\1/p' <<< "$line"; }
+trains() {
+  # shellcheck disable=SC2086
+  "$TESSERA" train $gpt --quiet --json "$@" > out 2> err || fail "exit code $?: train $*: $(head -c 600 err)"
+  line=$(tail -n 1 out)
+  digest=$(field params_digest)
+  [ "$(field peak_device_bytes)" = "$(field planned_peak_device_bytes)" ] || fail "planned differs: $*: $line"
+  [ "$(field peak_host_bytes)" = "$(field planned_peak_host_bytes)" ] || fail "planned differs on the host: $*: $line"
+  case "$(field step_allocations) $*" in 0\ * | null\ * | *--save*) ;; *) fail "allocations in a step: $*: $line" ;; esac
+}
+same() {
+  trains --precision $precision "$@"
+  [ "$digest" = "$first" ] || fail "$precision: $* gives $digest, not $first"
+}
+trains --accum 8
+fp32=$digest
+for precision in wire8 wire8:compute=bf16 wire8:sends=parameters; do
+  trains --precision $precision --accum 8
+  first=$digest
+  [ "$first" != "$fp32" ] || fail "$precision has the digest of fp32"
+  same -n 2 --accum 4
+  same -n 4 --accum 2 --wrap none --strategy hybrid:2
+  [ $precision = wire8 ] || continue
+  same -n 2 --accum 4 --strategy grad_op --activations recompute
+  same -n 2 --accum 4 --strategy none --threads 3
+  same -n 8 --accum 1 --wrap 'module:h.*'
+  same -n 4 --accum 2 --prefetch 2
+  if [ -e "$BUILD/plugins/libtessera-offload-cpu.so" ]; then
+    same -n 2 --accum 4 --offload cpu
+    same --accum 8 --offload cpu:params
+  fi
+  rm -rf save
+  same -n 2 --accum 4 --save save --save-every 2
+  same -n 4 --accum 2 --resume save/step-000002
+done
+# Not deterministic, one digest of each number of ranks, with and without accumulation, its sum sent or its leaves.
+unset TESSERA_DETERMINISTIC
+precision=wire8
+for more in "--accum 1" "--accum 2 --sync each" "--accum 2 --sync end"; do
+  # shellcheck disable=SC2086
+  trains --precision wire8 -n 3 $more
+  first=$digest
+  for strategy in grad_op none; do
+    # shellcheck disable=SC2086
+    same -n 3 $more --strategy $strategy
+  done
+done
+
+# What the network counts, of steps alone: longer runs less shorter ones.
+counted() { # precision: bytes that a loopback of its own carried for 3 steps
+  for steps in 2 5; do
+    unshare -Urn bash -c 'ip link set lo up && "$@" > out 2> err && awk "/lo:/ { print \$2 }" /proc/net/dev' - \
+      "$TESSERA" train gpt --data text --layers 2 --width 128 --heads 2 --context 16 --batch 1 --steps $steps -n 4 --comm gloo --quiet --precision "$1"
+  done | awk 'NR == 1 { first = $1 } END { print NR == 2 ? $1 - first : "none" }'
+}
+if unshare -Urn ip link set lo up 2> /dev/null && wide=$(counted fp32) && [ "$wide" != none ]; then
+  thin=$(counted wire8)
+  [ $((thin * 100)) -le $((wide * 27)) ] || fail "wire8 sends $thin bytes, fp32 $wide"
+  echo "on the network: $thin bytes, in fp32 $wide"
+else
+  echo "no network of its own here: bytes are not counted"
+fi
+
+refuses() { # code text OPTION…
+  local code=$1 text=$2
+  shift 2
+  # shellcheck disable=SC2086
+  expect "$code" "$TESSERA" train $gpt --quiet "$@"
+  [ "$(wc -l < err)" = 1 ] && grep -q -- "$text" err || fail "$*: $(cat err)"
+}
+refuses 3 'precision wire8: .*"fp8"' --precision wire8:fp8
+refuses 3 "expected one of all|parameters|gradients" --precision wire8:sends=none
+refuses 3 "precision wire8" --precision wire8:compute=fp16
