@@ -32,6 +32,8 @@ same() {
   done
   [ "$(calls log.1 cuGraphLaunch)" -ge 5 ] && [ "$(calls log.0 cuGraphLaunch)" = 0 ] ||
     fail "$*: $(calls log.1 cuGraphLaunch) graphs, and $(calls log.0 cuGraphLaunch) without"
+  # What a transfer's stream recorded goes before computation in the launch, too.
+  [ "$(calls log.1 nodes-of-another-priority)" = 0 ] || fail "$*: $(calls log.1 nodes-of-another-priority) recorded pieces lost their priority"
 }
 delay=50 same --precision bf16
 same --precision bf16 --low-copy --accum 2
