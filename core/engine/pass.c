@@ -135,9 +135,7 @@ static int program_slot(uint32_t kind) {
     return kind == TESS_PASS_EVAL ? TESS__P_EVAL : kind & TESS_PASS_NO_SYNC ? TESS__P_NO_SYNC : TESS__P_TRAIN;
 }
 
-tess_status tess__pass_start(tess *t, tess__program *program, uint32_t kind) {
-    TRY(t->hooks->before_pass(t, kind));
-    TRY(tess__low_copies_refresh(t));
+void tess__pass_begins(tess *t, tess__program *program, uint32_t kind) {
     t->pass.program = program;
     t->pass.pc = t->recorder.next_point = 0;
     t->pass.kind = t->comms.pass_kind = kind;
@@ -151,6 +149,12 @@ tess_status tess__pass_start(tess *t, tess__program *program, uint32_t kind) {
         if (b->role == TESS__SHARD_GRAD && !t->memory.booked[b->role][b->index])
             tess__book(&t->memory, b, NULL, NULL);
     }
+}
+
+tess_status tess__pass_start(tess *t, tess__program *program, uint32_t kind) {
+    TRY(t->hooks->before_pass(t, kind));
+    TRY(tess__low_copies_refresh(t));
+    tess__pass_begins(t, program, kind);
     return TESS_OK;
 }
 

@@ -129,18 +129,62 @@ static tess_status record_unseen(tess *t, const tess_run_options *o, int has_ste
     return s ? s : joined;
 }
 
-static tess_status record_pass(tess *t, tess__recorded *r, const tess_run_options *o, tess__pass_fn *calls) {
-    int has_step = r->key.has_step;
-    TRY(agree_on_pass(t, &r->key, 1));
+/* ---- a recording that cannot go on ---- */
+
+typedef struct { /* what the pass has changed on the host, though the device ran none of it */
+    tess__program *program;
+    int32_t microbatch, pending_grads;
+    uint64_t steps_done;
+    tess__late_pass late;
+} before_pass;
+
+static before_pass remember(const tess *t) {
+    return (before_pass){ t->pass.program, t->pass.microbatch, t->pass.pending_grads, t->step.steps_done,
+                          t->streams.passes[t->streams.pass] };
+}
+
+/* Puts the host where it was when the pass began. What earlier passes left to the device has ended then, so no ticket
+ * of theirs is needed. */
+static void go_back(tess *t, const tess_run_options *o, const before_pass *b) {
+    tess__streams_idle(&t->streams);
+    tess__drop_requests(t);
+    tess__transfers_forget(t);
+    tess__memory_forget(&t->memory, &t->pass.deviating_program);
+    t->pass.microbatch = 0; /* the step's gradients are on the books from its beginning */
+    tess__pass_begins(t, b->program, b->program->kind);
+    t->pass.microbatch = b->microbatch;
+    t->pass.pending_grads = b->pending_grads;
+    t->pass.run = o;
+    t->step.steps_done = b->steps_done;
+    t->step.options = NULL;
+    t->streams.passes[t->streams.pass] = b->late;
+}
+
+/* From here on passes are called. */
+static tess_status call_instead(tess *t, const tess_run_options *o, const before_pass *b, tess__pass_fn *calls) {
+    t->graphs.on = 0;
+    tess__log(TESS_LOG_WARNING, "a pass cannot be recorded, so passes are called from now on: %s", tess_last_error());
+    go_back(t, o, b);
+    return calls(t, o);
+}
+
+static tess_status try_recording(tess *t, tess__recorded *r, const tess_run_options *o, tess__pass_fn *calls) {
     TRY(tess__device_record_begin(&t->device));
-    tess_status s = record_unseen(t, o, has_step, calls);
+    tess_status s = record_unseen(t, o, r->key.has_step, calls);
     if (s)
         tess__device_record_end(&t->device, NULL);
-    else
-        s = tess__device_record_end(&t->device, &r->graph);
+    return s ? s : tess__device_record_end(&t->device, &r->graph);
+}
+
+static tess_status record_pass(tess *t, tess__recorded *r, const tess_run_options *o, tess__pass_fn *calls) {
+    before_pass before = remember(t);
+    TRY(agree_on_pass(t, &r->key, 1));
+    tess_status s = try_recording(t, r, o, calls);
+    if (s && t->comms.world.nranks == 1) /* of several, the others have recorded, and would launch */
+        return call_instead(t, o, &before, calls);
     TRY(s);
     r->late = t->streams.passes[t->streams.pass];
-    TRY(prepare_step(t, has_step));
+    TRY(prepare_step(t, r->key.has_step));
     t->streams.passes[t->streams.pass].is_recorded = 1;
     return tess__device_graph_run(&t->device, r->graph);
 }

@@ -284,6 +284,9 @@ tess_status tess__check_activations(const tess *); /* strict: they need blocks *
 tess_status tess__check_overwrite(const tess__plan *);
 void tess__say_unused(const tess *); /* options without effect here, or in the place of the program's own */
 tess_status tess__pass_start(tess *, tess__program *, uint32_t kind);
+/** The part of that which follows what the device does before a pass: the pass is at its beginning, on the books too.
+ */
+void tess__pass_begins(tess *, tess__program *, uint32_t kind);
 
 /** optimizer.c */
 void tess__step_forget(tess *); /* the running one */

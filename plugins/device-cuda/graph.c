@@ -21,12 +21,14 @@ tess_status cuda_record_begin(tess_device *d, const tess_stream *stream, tess_er
     return r ? cuda_failed(d, r, "recording", error) : TESS_OK;
 }
 
+/* Without the flag all nodes have the priority of the stream that the graph is launched into: computation, the least.
+ */
 static CUresult end(tess_device *d, CUstream stream, CUgraphExec *exec) {
     CUgraph graph = NULL;
     CUresult flushed = cuda_batch_flush(d), r = d->cu->cuStreamEndCapture(stream, &graph);
     r = r ? r : flushed;
     if (r == CUDA_SUCCESS && exec)
-        r = d->cu->cuGraphInstantiate(exec, graph, 0);
+        r = d->cu->cuGraphInstantiate(exec, graph, CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY);
     if (graph)
         d->cu->cuGraphDestroy(graph);
     return r;

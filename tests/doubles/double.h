@@ -98,7 +98,11 @@ typedef struct double_stream double_stream;
 typedef struct double_event double_event;
 typedef void (*double_work_fn)(void *data);
 
-double_stream *double__stream_new(int device, int blocking);
+/** A lower number is a higher priority. */
+double_stream *double__stream_new(int device, int blocking, int priority);
+int double__stream_priority(const double_stream *);
+/** From now on work of this stream has this priority. */
+void double__stream_prefer(double_stream *, int priority);
 void double__stream_end(double_stream *); /* the thread ends when its queue is empty */
 int double__stream_known(const double_stream *);
 int double__stream_device(const double_stream *);
@@ -124,6 +128,8 @@ void double__finish_device(int device);
 double_stream *double__null_stream(int device);
 /** Of the work that runs on this thread: its number among all that any stream was given. */
 uint64_t double__given(void);
+/** The priority that the work on this thread runs with; for tests, too. */
+__attribute__((visibility("default"))) int double__priority(void);
 
 double_event *double__event_new(int device);
 void double__event_end(double_event *);

@@ -6,6 +6,8 @@
 
 #include "double.h"
 
+enum { DOUBLE_LEAST = 0, DOUBLE_GREATEST = -5 }; /* priorities of streams */
+
 #define DOUBLE_API __attribute__((visibility("default")))
 
 /** Counts the call. CUDA_SUCCESS to go on; what it is to fail with, or the context's failure. */

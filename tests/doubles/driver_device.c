@@ -289,8 +289,8 @@ DOUBLE_API CUresult cuCtxSynchronize(void) {
 
 DOUBLE_API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
     ENTER_CONTEXT("cuCtxGetStreamPriorityRange", CUDA_ERROR_UNKNOWN);
-    *least = 0;
-    *greatest = -5;
+    *least = DOUBLE_LEAST;
+    *greatest = DOUBLE_GREATEST;
     return CUDA_SUCCESS;
 }
 

@@ -6,10 +6,10 @@ static CUresult state(void) {
     return (CUresult)double__spoilt(double__current_device());
 }
 
-static CUresult new_stream(CUstream *out, unsigned flags) {
+static CUresult new_stream(CUstream *out, unsigned flags, int priority) {
     if (flags & ~(unsigned)CU_STREAM_NON_BLOCKING)
         return CUDA_ERROR_INVALID_VALUE;
-    double_stream *s = double__stream_new(double__current_device(), !(flags & CU_STREAM_NON_BLOCKING));
+    double_stream *s = double__stream_new(double__current_device(), !(flags & CU_STREAM_NON_BLOCKING), priority);
     if (!s)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *out = (CUstream)(void *)s;
@@ -18,13 +18,16 @@ static CUresult new_stream(CUstream *out, unsigned flags) {
 
 DOUBLE_API CUresult cuStreamCreate(CUstream *out, unsigned flags) {
     ENTER_CONTEXT("cuStreamCreate", CUDA_ERROR_OUT_OF_MEMORY);
-    return new_stream(out, flags);
+    return new_stream(out, flags, 0);
 }
 
 DOUBLE_API CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) {
     ENTER_CONTEXT("cuStreamCreateWithPriority", CUDA_ERROR_OUT_OF_MEMORY);
-    (void)priority;
-    return new_stream(out, flags);
+    /* The driver takes the nearest of those that it has. */
+    return new_stream(out, flags,
+                      priority > DOUBLE_LEAST      ? DOUBLE_LEAST
+                      : priority < DOUBLE_GREATEST ? DOUBLE_GREATEST
+                                                   : priority);
 }
 
 DOUBLE_API CUresult cuStreamDestroy(CUstream handle) {

@@ -26,6 +26,8 @@ struct double_graph {
     double_graph *next; /* among all that are known */
     node *first, *last;
     int is_exec, n_streams;
+    int priority[STREAMS]; /* of the streams that were recorded */
+    int by_node;           /* launched, each stream's work has the recorded priority; else that of the launch's */
     double_stream *streams[STREAMS]; /* of a graph that can be launched: its own, but for the first */
     double_stream *launched;         /* into which it was launched last, and how far that must come */
     uint64_t launched_seq;
@@ -201,6 +203,7 @@ static CUresult join(capture *c, double_stream *s, uint64_t mark) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (n.stream < 0) {
         n.stream = c->graph->n_streams;
+        c->graph->priority[n.stream] = double__stream_priority(s);
         c->streams[c->graph->n_streams++] = s;
     }
     c->broken |= add_node(c->graph, &n) != 0;
@@ -282,6 +285,7 @@ DOUBLE_API CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode
         return CUDA_ERROR_OUT_OF_MEMORY;
     *c = (capture){ .streams = { s }, .graph = g, .thread = pthread_self(), .mode = (int)mode };
     g->n_streams = 1;
+    g->priority[0] = double__stream_priority(s);
     pthread_mutex_lock(&lock);
     c->next = captures;
     captures = c;
@@ -375,11 +379,12 @@ static CUresult destroy(void *handle, int is_exec) {
 static int copy_graph(double_graph *g, const double_graph *of) {
     g->is_exec = 1;
     g->n_streams = of->n_streams;
+    memcpy(g->priority, of->priority, sizeof g->priority);
     for (const node *n = of->first; n; n = n->next)
         if (add_node(g, n))
             return -1;
     for (int i = 1; i < g->n_streams; i++)
-        if (!(g->streams[i] = double__stream_new(double__current_device(), 0)))
+        if (!(g->streams[i] = double__stream_new(double__current_device(), 0, g->priority[i])))
             return -1;
     return 0;
 }
@@ -389,11 +394,12 @@ DOUBLE_API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph handle
     double_graph *of = known(handle, 0);
     if (!of)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (flags)
+    if (flags & ~(unsigned long long)CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
         return CUDA_ERROR_NOT_SUPPORTED;
     double_graph *g = double__map(sizeof *g, PROT_READ | PROT_WRITE);
     if (!g || copy_graph(g, of))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    g->by_node = flags != 0;
     know(g);
     *out = (CUgraphExec)(void *)g;
     return CUDA_SUCCESS;
@@ -440,16 +446,25 @@ static void fork_and_join(const double_graph *g, double_stream *s, int fork) {
     }
 }
 
+/* Without the flag all work of a launch has the priority of the stream that it is launched into. */
+static void set_priorities(const double_graph *g, const double_stream *s) {
+    for (int i = 1; i < g->n_streams; i++)
+        double__stream_prefer(g->streams[i], g->by_node ? g->priority[i] : double__stream_priority(s));
+}
+
 static CUresult run_graph(double_graph *g, double_stream *s) {
     uint64_t bytes = (count_nodes(g) + 1) * sizeof(struct passed);
     struct passed *all = double__map(bytes, PROT_READ | PROT_WRITE);
     int n_marks = 0;
     if (!all)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    set_priorities(g, s);
     fork_and_join(g, s, 1);
     for (const node *n = g->first; n; n = n->next) {
         if (is_stale(n))
             double__spoil(double__stream_device(s), -1);
+        if (n->kind == WORK && n->stream && double__stream_priority(g->streams[n->stream]) != g->priority[n->stream])
+            double__fails("nodes-of-another-priority"); /* counts */
         put(n, n->stream ? g->streams[n->stream] : s, all, &n_marks);
     }
     fork_and_join(g, s, 0);

@@ -18,12 +18,14 @@ typedef struct work {
     int touches;        /* memory of the device; a mark and the end of an allocation do not */
     double_stream *other;
     uint64_t seq;
+    int priority;   /* it runs with */
     uint64_t given; /* number among all work of all streams */
     unsigned char data[DOUBLE_WORK_BYTES] __attribute__((aligned(16)));
 } work;
 
 struct double_stream {
-    double_stream *next;                 /* among all */
+    double_stream *next; /* among all */
+    int priority;
     int device, blocking, ending, users; /* users: the thread, the handle, and those who wait for it */
     uint64_t queued, done;
     double_clock *clock;
@@ -47,7 +49,9 @@ static double_event *events;
 static work *spare;
 static int spoilt[DOUBLE_DEVICES];
 static uint64_t given;
-static __thread uint64_t given_now; /* of the work that runs on this thread */
+/* Of the work that runs on this thread. */
+static __thread uint64_t given_now;
+static __thread int priority_now;
 
 /* ---- pieces of work: in memory of their own, since a step allocates nothing --------------------- */
 
@@ -88,6 +92,7 @@ static void unuse_stream(double_stream *s) {
 /* `w` holds the stream that it waits for. */
 static void enqueue(double_stream *s, work *w) {
     w->given = ++given;
+    w->priority = s->priority;
     if (s->last)
         s->last->next = w;
     else
@@ -150,6 +155,7 @@ static void *run_stream(void *arg) {
         if (w->run) {
             pthread_mutex_unlock(&lock);
             given_now = w->given;
+            priority_now = w->priority;
             if (begin(s) || w->always)
                 w->run(w->data);
             pthread_mutex_lock(&lock);
@@ -182,11 +188,11 @@ static int start_thread(double_stream *s) {
     return failed;
 }
 
-double_stream *double__stream_new(int device, int blocking) {
+double_stream *double__stream_new(int device, int blocking, int priority) {
     double_stream *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    *s = (double_stream){ .device = device, .blocking = blocking, .users = 2 };
+    *s = (double_stream){ .device = device, .blocking = blocking, .priority = priority, .users = 2 };
     pthread_cond_init(&s->more, NULL);
     if (start_thread(s)) {
         pthread_cond_destroy(&s->more);
@@ -222,7 +228,7 @@ double_stream *double__null_stream(int device) {
     pthread_mutex_unlock(&lock);
     if (s)
         return s;
-    s = double__stream_new(device, 0);
+    s = double__stream_new(device, 0, 0);
     if (s)
         double__live("streams", -1); /* nobody's to destroy */
     return null_streams[device] = s;
@@ -239,6 +245,16 @@ int double__stream_known(const double_stream *s) {
 
 int double__stream_blocks(const double_stream *s) {
     return s->blocking;
+}
+
+int double__stream_priority(const double_stream *s) {
+    return s->priority;
+}
+
+void double__stream_prefer(double_stream *s, int priority) {
+    pthread_mutex_lock(&lock);
+    s->priority = priority;
+    pthread_mutex_unlock(&lock);
 }
 
 int double__stream_device(const double_stream *s) {
@@ -267,6 +283,10 @@ void double__push_as(double_stream *s, double_work_fn run, const void *data, siz
 
 uint64_t double__given(void) {
     return given_now;
+}
+
+int double__priority(void) {
+    return priority_now;
 }
 
 void double__push(double_stream *s, double_work_fn run, const void *data, size_t bytes) {

@@ -547,6 +547,46 @@ static void test_doubles__streams_join_a_recording(void **state) {
     close_device(0);
 }
 
+static void note_priority(void *out) {
+    *(int *)out = double__priority();
+}
+
+/* Launched with the flag, work of the second stream keeps that one's priority; without it, has the launch's. */
+static void test_doubles__nodes_have_their_priority_by_a_flag(void **state) {
+    const unsigned long long by_node = CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+    (void)state;
+    open_device(0);
+    fork_of f = fork_open();
+    CUgraph graph;
+    int seen[2] = { 7, 7 };
+    cuStreamDestroy(f.second);
+    assert_int_equal(cuStreamCreateWithPriority(&f.second, CU_STREAM_NON_BLOCKING, -9), CUDA_SUCCESS);
+    assert_int_equal(cuStreamBeginCapture(f.first, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+    assert_int_equal(cuLaunchHostFunc(f.first, note_priority, &seen[0]), CUDA_SUCCESS);
+    assert_int_equal(cuEventRecord(f.there, f.first), CUDA_SUCCESS);
+    assert_int_equal(cuStreamWaitEvent(f.second, f.there, 0), CUDA_SUCCESS);
+    assert_int_equal(cuLaunchHostFunc(f.second, note_priority, &seen[1]), CUDA_SUCCESS);
+    assert_int_equal(cuEventRecord(f.back, f.second), CUDA_SUCCESS);
+    assert_int_equal(cuStreamWaitEvent(f.first, f.back, 0), CUDA_SUCCESS);
+    assert_int_equal(cuStreamEndCapture(f.first, &graph), CUDA_SUCCESS);
+    for (int flag = 0; flag < 2; flag++) {
+        CUgraphExec exec;
+        uint64_t before = double__counted("nodes-of-another-priority");
+        assert_int_equal(cuGraphInstantiate(&exec, graph, flag ? by_node : 0), CUDA_SUCCESS);
+        assert_int_equal(cuGraphLaunch(exec, f.first), CUDA_SUCCESS);
+        assert_int_equal(cuStreamSynchronize(f.first), CUDA_SUCCESS);
+        assert_int_equal(seen[0], 0);
+        assert_int_equal(seen[1], flag ? -5 : 0);
+        assert_int_equal(double__counted("nodes-of-another-priority") - before, !flag);
+        assert_int_equal(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+    }
+    CUgraphExec none;
+    assert_int_equal(cuGraphInstantiate(&none, graph, 2), CUDA_ERROR_NOT_SUPPORTED);
+    assert_int_equal(cuGraphDestroy(graph), CUDA_SUCCESS);
+    fork_close(&f);
+    close_device(0);
+}
+
 static void test_doubles__streams_that_are_not_joined_break_a_recording(void **state) {
     (void)state;
     open_device(0);
@@ -609,6 +649,7 @@ static const struct {
     { cmocka_unit_test(test_doubles__recorded_work_runs_when_launched), 0, "" },
     { cmocka_unit_test(test_doubles__what_a_recording_cannot_hold_breaks_it), 0, "" },
     { cmocka_unit_test(test_doubles__streams_join_a_recording), 0, "" },
+    { cmocka_unit_test(test_doubles__nodes_have_their_priority_by_a_flag), 0, "" },
     { cmocka_unit_test(test_doubles__streams_that_are_not_joined_break_a_recording), 0, "" },
     { cmocka_unit_test(test_doubles__stale_graphs_spoil_the_context), 0, "" },
     { cmocka_unit_test(test_doubles__leaks_are_told), 55,

@@ -14,7 +14,7 @@ cat >bin/compute-sanitizer <<'SH'
 #!/bin/bash
 echo "$* with $TESSERA_DEVICE" >>"$SANITIZED"
 [ "$2" != "${FINDS:-}" ] || { echo "========= ERROR SUMMARY: 1 error"; exit 9; }
-[ "$2" != memcheck ] || "${@:7}" || exit # the same for each tool: once
+[ "$2" != memcheck ] || "${@:9}" || exit # the same for each tool: once
 [ "$2" != "${BLIND:-}" ] || exit 0
 if [ "$2" = racecheck ]; then
   echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
@@ -43,7 +43,7 @@ for tool in memcheck racecheck initcheck synccheck; do
   for what in ops engine offload hooks; do
     grep -Eq "^$tool-$what +[0-9]+ s  ok$" out || fail "no line that $tool-$what is ok: $(cat out)"
   done
-  [ "$(grep -c -- "^--tool $tool --target-processes all --error-exitcode 9 .* with cuda$" sanitized)" = 4 ] || fail "$tool ran other than 4 times: $(cat sanitized)"
+  [ "$(grep -c -- "^--tool $tool --target-processes all --error-exitcode 9 --kernel-regex kns=tess_ .* with cuda$" sanitized)" = 4 ] || fail "$tool ran other than 4 times: $(cat sanitized)"
 done
 for part in test_cuda_ops test_cuda_layer test_cuda_llama test_cuda_models gpt2-bf16 llama-bf16 mnist gpt-bf16-all graphs gpu_bench nsys nsys-names; do
   grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
@@ -97,7 +97,10 @@ grep -Eq "^nsys .*skipped: .*/nsys recorded a run and made no report of it" out 
 OUT=$PWD/none NO_REPORT=1 TESSERA_DOUBLE_FAIL=cublasCreate:1 expect 1 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" \
   --doubles "$BUILD" --only 'nsys*'
 
-# On several: NCCL between them, the digests, each strategy.
+# On several: NCCL between them, the digests, each strategy. Cells of as many ranks are selected, without Gloo.
+OUT=$PWD/cells expect 0 "$SOURCE/tests/gpu/run" --minutes 20 --doubles "$BUILD" --gpus 8 --only matrix
+grep -Eq "^matrix +[0-9]+ s  ok$" out || fail "--gpus 8: no line that matrix is ok: $(cat out)"
+! tar -xzOf cells/logs.tgz ./matrix.log | grep -q gloo || fail "--gpus 8: cells over gloo"
 OUT=$PWD/several expect 0 "$SOURCE/tests/gpu/run" --minutes 20 --doubles "$BUILD" --gpus 4 --only '[dgl]*'
 for part in digests gpt2-bf16-4 llama-bf16-4 gpt-bf16-4-full gpt-bf16-4-hybrid gpt-bf16-4-offload; do
   grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"

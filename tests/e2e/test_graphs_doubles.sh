@@ -32,6 +32,8 @@ same() {
   done
   [ "$(calls log.1 cuGraphLaunch)" -ge 5 ] && [ "$(calls log.0 cuGraphLaunch)" = 0 ] ||
     fail "$*: $(calls log.1 cuGraphLaunch) graphs, and $(calls log.0 cuGraphLaunch) without"
+  # What a transfer's stream recorded goes before computation in the launch, too.
+  [ "$(calls log.1 nodes-of-another-priority)" = 0 ] || fail "$*: $(calls log.1 nodes-of-another-priority) recorded pieces lost their priority"
 }
 delay=50 same --precision bf16
 same --precision bf16 --low-copy --accum 2
@@ -141,13 +143,28 @@ TESSERA_LOG=info counted off 6 --offload cpu
 [ "$(calls off cuGraphLaunch)" = 0 ] || fail "--offload cpu: $(calls off cuGraphLaunch) graphs"
 [ "$(grep -c "passes that repeat are called and not recorded: the host steps what rests there" err)" = 1 ] ||
   fail "--offload cpu: why nothing is recorded is not said: $(cat err)"
-# A call that fails is one line, and nothing is left behind.
-for call in cuStreamBeginCapture cuStreamEndCapture cuGraphInstantiate cuGraphLaunch; do
-  code=3
-  [ $call != cuGraphInstantiate ] || code=4 # as for want of memory
-  TESSERA_DOUBLE_FAIL=$call:2 expect $code on_double "$TESSERA" train $gpt --quiet --steps 6
-  [ "$(wc -l <err)" = 1 ] && grep -q "^tessera: .*device cuda: GPU 0: .* failed: CUDA_ERROR" err || fail "$call fails: $(cat err)"
+# What cannot be recorded is a line, and passes are called: the same bits, and nothing is left behind.
+digest_of() { sed -n '/"summary"/s/.*"params_digest": *"\([^"]*\).*/\1/p' out; }
+falls_back() { # CALL OPTIONS…
+  TESSERA_GRAPHS=0 expect 0 on_double "$TESSERA" train $gpt --steps 12 --json "${@:2}"
+  local want
+  want=$(digest_of)
+  TESSERA_DOUBLE_FAIL=$1 expect 0 on_double "$TESSERA" train $gpt --steps 12 --json "${@:2}"
+  [ -n "$want" ] && [ "$(digest_of)" = "$want" ] || fail "$*: digest $(digest_of), expected $want"
+  [ "$(grep -c "a pass cannot be recorded, so passes are called from now on" err)" = 1 ] || fail "$*: $(cat err)"
+}
+one_line() { # CALL OPTIONS…
+  local code=0
+  TESSERA_DOUBLE_FAIL=$1 on_double "$TESSERA" train $gpt --quiet --steps 6 "${@:2}" >out 2>err || code=$?
+  [[ $code = [34] ]] && [ "$(grep -c "device cuda: GPU [01]: .* failed: CUDA_ERROR" err)" -ge 1 ] || fail "$*: exit code $code: $(cat err)"
+}
+falls_back cuStreamEndCapture:1 --accum 3 --activations offload --layers 4
+falls_back cuGraphInstantiate:2
+for call in cuStreamBeginCapture cuStreamEndCapture cuGraphInstantiate; do
+  [ -z "${several:-}" ] || one_line $call:2@1 -n 2 # the other rank has recorded
 done
+# A launch that fails is an error.
+one_line cuGraphLaunch:2
 TESSERA_GRAPHS=7 expect 3 on_double "$TESSERA" train $gpt --steps 1
 grep -q "TESSERA_GRAPHS is '7', expected" err || fail "a bad value is not told: $(cat err)"
 echo "a step is one launch, and the host is a step ahead"

@@ -24,6 +24,15 @@ head -n 40 "$SOURCE/README.md" | grep -q '](docs/pictures/' || fail "README.md h
 grep -Fq "$(sed -n '/^tessera_add_plugin/p' "$SOURCE/examples/plugins/wrap-transformer/CMakeLists.txt")" "$SOURCE/README.md" ||
   fail "README.md does not quote examples/plugins/wrap-transformer/CMakeLists.txt"
 cd "$SOURCE"
+# Until a GPU has run it (docs/benchmarks/gpu.md then has figures and says so no more), each page that promises GPUs says so.
+unrun() { for page; do grep -qi 'no GPU has run this' "$page" || echo "$page"; done; }
+if grep -q '^\*\*No GPU has run this yet' docs/benchmarks/gpu.md; then
+  silent=$(unrun README.md docs/nvidia.md docs/your-own-cuda-trainer.md plugins/comm-nccl/README.md plugins/device-cuda/README.md)
+  [ -z "$silent" ] || fail "promises a GPU and does not say that no GPU has run this: $silent"
+  grep -q '^| device |.*no GPU has run this' README.md || fail "README.md: the row of devices does not say that no GPU has run this"
+  ! grep -nE 'always has work|never leaves the GPU without work|together exclude it|CUDA 12\.0 or later\)' docs/nvidia.md plugins/comm-nccl/README.md ||
+    fail "a promise that no GPU has shown"
+fi
 count=0
 for page in README.md CONTRIBUTING.md SECURITY.md CHANGELOG.md docs/*.md docs/benchmarks/*.md {plugins,tools}/*/README.md examples/*/*/README.md; do
   [ -e "$page" ] || continue

@@ -66,11 +66,14 @@ static int isnt(const cell *c, int axis, const char *value) {
 /* ---- what can exist ---- */
 
 /* A device and a comm plugin that are given together belong together: no other reaches that memory, and it reaches no
- * other. Its comm plugin may sum in an order of its own but for deterministic runs; its doubles are six. */
+ * other. Its comm plugin may sum in an order of its own but for deterministic runs; its GPUs are six, or
+ * TESSERA_MATRIX_DEVICES. */
 static int device_possible(const cell *c) {
     int on_device = c->v[DEVICE] != UNSET && c->v[DEVICE] > 0;
+    const char *devices = getenv("TESSERA_MATRIX_DEVICES");
+    int too_many = c->v[RANKS] != UNSET && cell_ranks(c) > (devices ? atoi(devices) : 6);
     int own_comm = c->v[COMM] != UNSET && c->v[COMM] < OWN_COMMS && !cell_is(c, COMM, "self");
-    if (on_device && (own_comm || cell_is(c, DETERMINISTIC, "0") || cell_is(c, RANKS, "8")))
+    if (on_device && (own_comm || cell_is(c, DETERMINISTIC, "0") || too_many))
         return 0;
     return c->v[DEVICE] != 0 || axes[DEVICE].n == 1 ||
            (!axes_device_alone && (c->v[COMM] == UNSET || c->v[COMM] < OWN_COMMS));
