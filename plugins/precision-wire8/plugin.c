@@ -11,8 +11,9 @@ typedef struct {
     int params, grads;
 } settings;
 
-enum { COMPUTE, SENDS, N_OPTIONS };
+enum { FORMAT, COMPUTE, SENDS, N_OPTIONS };
 TESS_OPTIONS(options) = {
+    { sizeof options[0], TESS_OPTION_LIST, 0, 0, "wire8-format", "int8", "int8", "the numbers of a block" },
     { sizeof options[0], TESS_OPTION_CHOICE, 0, 0, "wire8-compute", "fp32", "fp32|bf16",
       "dtype that gathered parameters are widened to, and computed with" },
     { sizeof options[0], TESS_OPTION_CHOICE, 0, 0, "wire8-sends", "all", "all|parameters|gradients",

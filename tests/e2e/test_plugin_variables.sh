@@ -33,6 +33,13 @@ expect 3 env TESSERA_BF16_GRAD=bf16 "$TESSERA" $small --precision bf16
 grep -q 'asks for local gradients in' err || fail "TESSERA_BF16_GRAD=bf16: $(cat err)"
 run TESSERA_BF16_WIRE=bf16 TESSERA_BF16_GRAD=fp32 -- --precision bf16
 same "$bf16" "the defaults of bf16"
+# precision wire8
+run X=1 -- --precision wire8:int8,sends=parameters
+by_argument=$digest
+run TESSERA_WIRE8_FORMAT=int8 TESSERA_WIRE8_SENDS=parameters -- --precision wire8
+same "$by_argument" "TESSERA_WIRE8_SENDS"
+run TESSERA_WIRE8_SENDS=parameters TESSERA_WIRE8_COMPUTE=bf16 -- --precision wire8
+[ "$digest" != "$by_argument" ] || fail "TESSERA_WIRE8_COMPUTE makes no difference"
 expect 3 env TESSERA_BF16_WIRE=fp8 "$TESSERA" train linear -n 2 --steps 1 --precision bf16
 toy() { "$TESSERA" run -n 2 --no-prefix -- "$BUILD/tests/support/toy" hooks-fp32; }
 toy_digest() { sed -n 's/^digest=\([0-9a-f]*\) .*/\1/p' out; }

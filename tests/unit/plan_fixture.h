@@ -16,7 +16,7 @@ typedef struct {
     tess__layout layout;
     tess__compiler compiler;
     tess__program program;
-    int32_t unit[64], n_units;
+    int32_t unit[256], n_units;
 } plan;
 
 /* A comm whose scratch differs by operation and grows with the count, so that a wrong one shows. */
