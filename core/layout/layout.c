@@ -285,23 +285,12 @@ static uint64_t pad_of(const tess_precision_choice *c, const tess_grain *step, i
     return step->block > pad ? step->block : pad;
 }
 
-static tess_status check_copy(const tess__setup *s, const tess__param *p, const tess_precision_choice *c,
-                              int trainable) {
-    if (!s->low_copy || !trainable || c->master != TESS_F32 || c->compute != TESS_F16)
-        return TESS_OK;
-    return tess__fail(TESS_E_UNSUPPORTED,
-                      "TESSERA_LOW_COPY=1: the step writes copies in bf16 only, and parameter %s is gathered in fp16: "
-                      "unset it, or take TESSERA_PRECISION=bf16",
-                      p->name);
-}
-
 /* Finds the parameter's group in its unit, which is the last one under construction. */
 static tess_status join_group(tess__layout *l, const tess__setup *s, tess__param *p, int32_t unit, int32_t *group) {
     tess_precision_choice c;
     tess_grain step = { .grain = 0 };
     TRY(tess__param_dtypes(s, p, &c));
     int trainable = !(p->flags & TESS_FROZEN);
-    TRY(check_copy(s, p, &c, trainable));
     if (trainable)
         TRY(tess__param_step(s, p, &step));
     TRY(join_step(l, s, p, &c, &step));

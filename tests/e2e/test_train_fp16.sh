@@ -112,6 +112,5 @@ fi
 
 expect 3 "$TESSERA" train linear -n 1 --precision fp16:init=3
 grep -q 'TESSERA_PRECISION=fp16:init=3: a loss scale from 3, .* expected powers of two' err || fail "init=3: $(cat err)"
-expect 3 "$TESSERA" train $gpt -n 1 --precision fp16 --low-copy
-one_line err "tessera: error: TESSERA_LOW_COPY=1: the step writes copies in bf16 only, and parameter embed.wte.weight is gathered in fp16: unset it, or take TESSERA_PRECISION=bf16"
+expect 0 "$TESSERA" train $gpt -n 1 --precision fp16 --low-copy
 echo "fp16: bytes as planned, one digest, the same scales on any number of ranks and after a resume"

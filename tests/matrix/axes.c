@@ -88,8 +88,6 @@ static int ranks_possible(const cell *c) {
 }
 
 int cell_exists(const cell *c) {
-    if (cell_is(c, PRECISION, "fp16") && cell_is(c, COPY, "1")) /* refused: a step writes copies in bf16 */
-        return 0;
     return device_possible(c) && ranks_possible(c) && !(cell_is(c, API, "hooks") && isnt(c, ACTIVATIONS, "keep"));
 }
 
