@@ -26,7 +26,7 @@ const tess__option tess__option_table[] = {
     { "isa", TEXT, "auto", NULL, "highest instruction set the kernels may use; equal on all ranks" },
     { "deterministic", FLAG, "0", NULL, "the same bits whatever the number of ranks" },
     { "strict", FLAG, "0", NULL, "another order than the declared one fails; freed memory is NaN" },
-    { "low-copy", FLAG, "0", NULL, "the step keeps bf16 shards too, which gathers and kernels read" },
+    { "low-copy", FLAG, "0", NULL, "the step keeps bf16 or fp16 shards too, which gathers and kernels read" },
     { "graphs", FLAG, "1", NULL, "a step that repeats is one launch on a GPU" },
     { "plan", INT, NULL, NULL, "ranks to plan for, set by tessera plan -- PROGRAM: nothing runs, tess_shard returns" },
     { "plan-file", TEXT, NULL, NULL,

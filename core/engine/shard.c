@@ -35,7 +35,7 @@ static tess_status append_advice(tess *t) {
     return tess__fail(TESS_E_BUDGET, "%s", text);
 }
 
-/* Passes read the bf16 copies alone, so the device must offer the step that writes them. */
+/* Passes read the copies alone, so the device must offer the step that writes them in bf16. For fp16 a cast follows. */
 static tess_status check_copies(const tess *t) {
     for (int32_t g = 0; t->plan.setup.optimizer && g < t->plan.layout.n_groups; g++) {
         const tess__group *group = &t->plan.layout.groups[g];
@@ -43,7 +43,7 @@ static tess_status check_copies(const tess *t) {
             .kernel = TESS_K_OPTIMIZER, .in_dtype = group->grad_shard, .out_dtype = group->master, .n_in = 1
         };
         k.out2 = &k; /* any non-null pointer asks about steps that write a copy */
-        if (group->low_copy && !tess__device_offers(&t->device, &k))
+        if (group->low_copy && group->compute == TESS_BF16 && !tess__device_offers(&t->device, &k))
             return tess__fail(TESS_E_UNSUPPORTED,
                               "TESSERA_LOW_COPY=1: device %s offers no step that writes bf16 copies",
                               t->device.plugin->name);

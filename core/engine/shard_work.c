@@ -209,6 +209,7 @@ tess_status tess__optimize(tess *t, int32_t g, tess__executor *on) {
     if (t->graphs.recording)
         o.prepared =
             (char *)tess__address_of(t, TESS__NUMBERS, 0) + (size_t)t->step.first_segment[g] * TESS_PREPARED_BYTES;
+    int writes_copy = group->low_copy && group->compute == TESS_BF16; /* kernels of steps write no other dtype */
     tess_kernel k = { .kernel = TESS_K_OPTIMIZER,
                       .in_dtype = group->grad_shard,
                       .out_dtype = group->master,
@@ -216,12 +217,13 @@ tess_status tess__optimize(tess *t, int32_t g, tess__executor *on) {
                       .flags = optimize_flags(t, on),
                       .in = in,
                       .out = tess__address_of(t, TESS__MASTER, g),
-                      .out2 = group->low_copy ? tess__address_of(t, TESS__LOW_COPY, g) : NULL,
+                      .out2 = writes_copy ? tess__address_of(t, TESS__LOW_COPY, g) : NULL,
                       .elems = group->shard_elems,
                       .optimizer = &o };
     for (int32_t i = 0; i < (int32_t)group->step.n_states; i++)
         k.state[i] = tess__address_of(t, TESS__STATE0 + i, g);
-    return on->kernel(on, &k);
+    TRY(on->kernel(on, &k));
+    return group->low_copy && !writes_copy ? tess__low_copy_make(t, g, on) : TESS_OK;
 }
 
 uint32_t tess__rest_mem(const tess *t, const tess__rest *rest) {

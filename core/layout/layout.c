@@ -274,9 +274,9 @@ static int same_group(const tess__group *g, const tess_precision_choice *c, cons
                            memcmp(&g->step, step, sizeof *step) == 0));
 }
 
-/* Tells whether the group gets a bf16 copy. The optimizer's kernels write no other, and blocks are made of masters. */
+/* Tells whether the group gets a copy in the dtype that is gathered. Blocks of q8 are made of masters. */
 static int wants_copy(const tess__setup *s, const tess_precision_choice *c, int trainable) {
-    return s->low_copy && trainable && c->master == TESS_F32 && c->gather == TESS_BF16;
+    return s->low_copy && trainable && c->master == TESS_F32 && (c->gather == TESS_BF16 || c->gather == TESS_F16);
 }
 
 /* Blocks of q8, and those of the optimizer, are powers of two. */

@@ -29,7 +29,7 @@ typedef struct {
     int step_in_pass, no_clip;   /* TESS_OPTIONS_STEP_IN_PASS, TESS_OPTIONS_NO_CLIP */
     int norm_first;              /* nothing is stepped before the host knows the norm, with clipping and without */
     int late, repeats;           /* TESS_OPTIONS_LATE, TESS_OPTIONS_REPEAT */
-    int low_copy;                /* TESSERA_LOW_COPY: the optimizer writes bf16 copies of the shards */
+    int low_copy;                /* TESSERA_LOW_COPY: the step writes copies of the shards in 16 bits */
     int graphs;                  /* TESSERA_GRAPHS: a pass that repeats may be recorded */
     uint32_t optimizer; /* TESS_OPT_… where no plugin says it, TESS__OPT_PLUGIN; 0: none, or the program's own */
     int own_optimizer;

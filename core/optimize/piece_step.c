@@ -86,7 +86,7 @@ static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first) {
         return; /* values are looked at when the step is done */
     note_not_finite(x, p);
     if (x->low)
-        x->low(p->master, at_value(x, TESS__LOW_COPY, TESS_BF16, first), p->elems);
+        x->low(p->master, at_value(x, TESS__LOW_COPY, x->group->compute, first), p->elems);
 }
 
 void tess__piece_settings(const tess__step *s, int32_t group, uint64_t in_shard, tess_optimizer_piece *out) {
@@ -153,7 +153,7 @@ tess_status tess__step_pieces(const tess__step *step, const tess__memory *memory
                    .group = group,
                    .index = g,
                    .widen = group->grad_shard == TESS_F32 ? NULL : tess__cast_find(group->grad_shard, TESS_F32, 0),
-                   .low = group->low_copy ? tess__cast_find(TESS_F32, TESS_BF16, 0) : NULL,
+                   .low = group->low_copy ? tess__cast_find(TESS_F32, group->compute, 0) : NULL,
                    .grad_scale = step->kernel.grad_scale,
                    .in_place = phase != TESS_PHASE_WHOLE && tess__updates_in_place(&memory->plan->setup, group),
                    .update = phase == TESS_PHASE_WHOLE ? NULL : update_of(memory, g, phase),

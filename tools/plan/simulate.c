@@ -397,9 +397,11 @@ static tess_status reduce_group(sim *s, const tess__instr *in) {
     return post_collective(s, in, &s->reduce[g]);
 }
 
-/* Reads the gradient, updates the master and every state, writes the copy. */
+/* Reads the gradient, updates the master and every state, writes the copy. That in fp16 is a cast, which reads the
+ * master. */
 static double optimizer_bytes(const tess__group *g) {
-    double copy = g->low_copy ? bytes_of(g->shard_elems, g->compute) : 0;
+    double cast = g->compute == TESS_F16 ? (double)g->shard_elems * 4 : 0;
+    double copy = g->low_copy ? bytes_of(g->shard_elems, g->compute) + cast : 0;
     return (double)tess__shard_grad_bytes(g) + copy + (double)g->shard_elems * 8 +
            2 * (double)tess__states_of(g, g->shard_elems);
 }
