@@ -374,7 +374,7 @@ static inline decoder_sequence *decoder_one_position(const decoder *d, const tes
     return d->sequence && ((const model_batch *)call->batch)->position ? d->sequence : NULL;
 }
 
-/* ---- decoder_norm.c, decoder_ops.c: other operators on rows ---------------------------------------------- */
+/* ---- decoder_norm.c, decoder_act.c, decoder_ops.c, decoder_loss.c: other operators on rows --------------- */
 typedef struct { /* rows of `width` */
     int64_t rows, width;
     const void *x, *w, *b;
