@@ -19,19 +19,22 @@ __attribute__((noinline, cold, unused)) static int mutant_is(int i) {
 #include <sys/mman.h>
 #include <unistd.h>
 /* MUTANTS_REACHED is a file with a byte for each mutant of all files; MUTANTS_FIRSTS says where each file's begin, and
- * how many there are. Parentheses: a source may have a macro getenv. */
+ * how many it has. Only their pages are mapped, since a witness of the matrix counts what a process maps. Parentheses:
+ * a source may have a macro getenv. */
 static unsigned char *mutant_map(const char *seen, const char *firsts) {
     char name[256];
-    size_t first = 0, all = 0;
+    size_t first = 0, count = 0, page = (size_t)sysconf(_SC_PAGESIZE), begin;
     FILE *f = (fopen)(firsts, "r");
     int found = 0, fd = (open)(seen, O_RDWR | O_CLOEXEC);
-    while (f && !found && (fscanf)(f, "%zu %zu %255s", &first, &all, name) == 3)
+    while (f && !found && (fscanf)(f, "%zu %zu %255s", &first, &count, name) == 3)
         found = (strcmp)(name, MUTANT_FILE) == 0;
-    void *at = found ? (mmap)(NULL, all, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    begin = first / page * page;
+    void *at = !found ? MAP_FAILED
+                      : (mmap)(NULL, first - begin + count, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)begin);
     if (f)
         (fclose)(f);
     (close)(fd);
-    return at == MAP_FAILED ? NULL : (unsigned char *)at + first;
+    return at == MAP_FAILED ? NULL : (unsigned char *)at + (first - begin);
 }
 
 __attribute__((constructor(101))) static void mutant_read(void) {
