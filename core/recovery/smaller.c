@@ -142,11 +142,10 @@ static tess_status replan_group(tess *t, const tess__plan *of) {
     return tess__plan_remake(&t->plan);
 }
 
+/* Fewer ranks have more microbatches each, so there is always something to say. */
 static void say_accum(tess *t) {
-    t->settings.accum_text[0] = 0;
-    if (t->plan.setup.accum > 1)
-        snprintf(t->settings.accum_text, sizeof t->settings.accum_text, " (%d rank%s on)", t->plan.setup.nranks,
-                 t->plan.setup.nranks == 1 ? " goes" : "s go");
+    snprintf(t->settings.accum_text, sizeof t->settings.accum_text, " (%d rank%s on)", t->plan.setup.nranks,
+             t->plan.setup.nranks == 1 ? " goes" : "s go");
 }
 
 static tess_status build_group(tess *t) {

@@ -5,9 +5,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "core/recovery/fits.h"
-
-#include <tessera/tessera.h>
+#include "core/recovery/fits.c"
+#include "tests/support/toy.h"
 
 static tess__setup group(int32_t nranks, int32_t accum, int deterministic, int sync_each) {
     tess__setup s = { .nranks = nranks, .accum = accum, .deterministic = deterministic, .sync_each = sync_each };
@@ -86,8 +85,32 @@ static void test_fits__a_prefetch_that_was_chosen_stays(void **state) {
     assert_int_equal(s.prefetch, 0);
 }
 
+/* The images of the lost group stay in host memory beside what the smaller group plans. */
+static void test_fits__a_budget_holds_what_is_carried_too(void **state) {
+    (void)state;
+    const tess_options o = { .struct_size = sizeof o, .optimizer = "adamw" };
+    tess *t = NULL;
+    toy m;
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(toy_declare(t, &m, 0), TESS_OK);
+    assert_int_equal(tess_shard(t, toy_fill, NULL), TESS_OK);
+    tess__plan p = t->plan;
+    const uint64_t carried = tess__fits_carried(&p), host = tess__planned_bytes(&p, TESS_DOMAIN_HOST);
+    assert_int_equal(carried % p.setup.granularity, 0);
+    assert_true(carried >= tess__image_bytes(&p.setup, &p.layout));
+    assert_int_equal(check_budget(&p, carried), TESS_OK); /* 0 is no budget */
+    p.setup.env.host_budget_bytes = host + carried;
+    assert_int_equal(check_budget(&p, carried), TESS_OK);
+    assert_int_equal(check_budget(&p, carried + 1), TESS_E_BUDGET);
+    p.setup.env.host_budget_bytes = 0;
+    p.setup.env.device_budget_bytes = tess__planned_bytes(&p, TESS_DOMAIN_DEVICE) - 1;
+    assert_int_equal(check_budget(&p, 0), TESS_E_BUDGET);
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fits__a_budget_holds_what_is_carried_too),
         cmocka_unit_test(test_fits__a_step_keeps_its_microbatches),
         cmocka_unit_test(test_fits__deterministic_groups_sum_the_same_tree),
         cmocka_unit_test(test_fits__a_prefetch_that_was_chosen_stays),
