@@ -182,17 +182,19 @@ static void mark_circular(search *s) {
     }
 }
 
-/* Names the ranks of a circle, from the lowest marked one on. */
+/* Names the ranks of a circle, from its lowest on. */
 static tess_status name_circle(search *s) {
     char text[700] = "";
-    int32_t rank = 0, first;
+    int32_t rank = 0, first, r;
     while (rank < s->n && !s->waits[rank])
         rank++;
     if (rank == s->n)
         return TESS_OK;
     for (int32_t steps = 0; steps < s->n; steps++) /* until certainly within a circle */
         rank = next_of(s, rank);
-    first = rank;
+    for (first = rank, r = next_of(s, rank); r != rank; r = next_of(s, r))
+        first = r < first ? r : first;
+    rank = first;
     do {
         size_t at = strlen(text);
         snprintf(text + at, sizeof text - at, "%srank %d is in %s of %s", at ? ", " : "", rank, s->said[rank]->what,
