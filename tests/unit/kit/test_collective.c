@@ -150,6 +150,8 @@ static void test_cpu_list__is_the_kernels_form(void **state) {
     assert_int_equal(kit_cpu_list("2,6-7", &set), 1);
     assert_int_equal(CPU_COUNT(&set), 3);
     assert_true(CPU_ISSET(2, &set) && CPU_ISSET(6, &set) && CPU_ISSET(7, &set));
+    assert_int_equal(kit_cpu_list("0-1", &set), 1);
+    assert_true(CPU_COUNT(&set) == 2 && CPU_ISSET(0, &set));
     static const char *const bad[] = { "", "x", "3-", "0-", "7-6", "-1", "1;2", "1,a" };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(kit_cpu_list(bad[i], &set), 0);
