@@ -44,6 +44,14 @@ for how in "--wrap none" "--strategy none" "--strategy grad_op" "--prefetch 0" "
   same --clip 0 -n 3 $how
 done
 [ ! -e "$BUILD/plugins/libtessera-offload-cpu.so" ] || same --clip 0 -n 3 --offload cpu
+# Replicas' sums delay a unit once more: the last units of a pass, which end together, are still stepped within it.
+# Of gpt the last is the embeddings', which must have matrices too.
+trains --clip 0 --accum 4 --optimizer muon:adamw=none
+first=$digest
+for how in "hybrid:2 --prefetch 1" "hybrid:2 --prefetch 0" "hybrid_grad_op:2 --wrap size:20000"; do
+  # shellcheck disable=SC2086
+  same --clip 0 -n 4 --optimizer muon:adamw=none --strategy $how
+done
 
 # bytes OPTIMIZER OPTION…: planned peak and bytes of states, in $peak and $states.
 bytes() {
