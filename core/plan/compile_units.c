@@ -380,6 +380,7 @@ tess_status tess__unit_end_host_work(tess__compiler *b) {
 
 static tess_status finish_unit(tess__compiler *b, int32_t u, int ends_first) {
     TRY(tess__unit_end_host_work(b));
+    TRY(tess__matrices_follow(b)); /* with replicas two units may end with no reduction between them */
     EACH_GROUP(g, u)
         if (b->layout->groups[g].trainable) {
             if (ends_first)

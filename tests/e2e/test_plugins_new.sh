@@ -3,9 +3,9 @@
 # labels: e2e
 # timeout: 300
 # processors: 2
-# `tessera plugins new` for each kind: the project builds against an install, in a directory from which no source of ours
-# can be reached, without a warning; it passes its own test (check, train); sums and numbers are those of the plugins that
-# come with Tessera. What cannot be created is refused, and leaves nothing.
+# `tessera plugins new` for each kind, and for an optimizer of whole matrices: the project builds against an install, in a
+# directory from which no source of ours can be reached, without a warning; it passes its own test (check, train); sums and
+# numbers are those of the plugins that come with Tessera. What cannot be created is refused, and leaves nothing.
 set -eu
 [ -z "$SANITIZE" ] || { echo "skipped: programs outside the tree are not built with the sanitizer"; exit 77; }
 . "$SOURCE/tests/e2e/lib.sh"
@@ -22,22 +22,24 @@ head -c 6000 "$SOURCE/README.md" >text
 small="gpt --data $work/text --layers 2 --heads 2 --width 16 --context 16 --steps 2 --seed 3"
 digest() { "$tessera" train $small --quiet --json "$@" | sed -n 's/.*"params_digest":"\([0-9a-f]*\)".*/\1/p'; }
 launcher=$(command -v ccache || true)
-for kind in comm offload precision wrap optimizer device; do
-  expect 0 "$tessera" plugins new $kind my-$kind ./$kind/
-  cmake -S $kind -B $kind/build -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_INSTALL_PREFIX="$prefix" \
-    -DCMAKE_C_COMPILER_LAUNCHER="$launcher" -DCMAKE_C_FLAGS=-Werror >$kind.log 2>&1 || { cat $kind.log; fail "$kind: cmake"; }
-  cmake --build $kind/build --verbose >$kind.log 2>&1 || { cat $kind.log; fail "$kind does not build"; }
-  ! grep -F "$SOURCE/" $kind.log || fail "$kind is built with files of the source"
+for project in comm offload precision wrap optimizer device matrix; do
+  kind=$project grain=
+  [ $project != matrix ] || kind=optimizer grain="--grain matrix"
+  expect 0 "$tessera" plugins new $grain $kind my-$project ./$project/
+  cmake -S $project -B $project/build -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_INSTALL_PREFIX="$prefix" \
+    -DCMAKE_C_COMPILER_LAUNCHER="$launcher" -DCMAKE_C_FLAGS=-Werror >$project.log 2>&1 || { cat $project.log; fail "$project: cmake"; }
+  cmake --build $project/build --verbose >$project.log 2>&1 || { cat $project.log; fail "$project does not build"; }
+  ! grep -F "$SOURCE/" $project.log || fail "$project is built with files of the source"
   case $kind in o*) article=an ;; *) article=a ;; esac
-  grep -qx "# my-$kind: $article $kind plugin for Tessera" $kind/README.md || fail "$kind: $(head -n 1 $kind/README.md)"
-  ! grep -n '@[A-Z]*@' $kind/* 2>/dev/null || fail "$kind: a word was not filled in"
-  [ "$(nm -D --defined-only $kind/build/*.so | awk '{ print $3 }' | sort | tr '\n' ' ')" = \
-    "tess_plugin_note_v1 tess_plugin_open_v1 " ] || fail "$kind exports $(nm -D --defined-only $kind/build/*.so)"
+  grep -qx "# my-$project: $article $kind plugin for Tessera" $project/README.md || fail "$project: $(head -n 1 $project/README.md)"
+  ! grep -n '@[A-Z]*@' $project/* 2>/dev/null || fail "$project: a word was not filled in"
+  [ "$(nm -D --defined-only $project/build/*.so | awk '{ print $3 }' | sort | tr '\n' ' ')" = \
+    "tess_plugin_note_v1 tess_plugin_open_v1 " ] || fail "$project exports $(nm -D --defined-only $project/build/*.so)"
   # What takes long is left to those who write one.
   CHECK_OPTIONS="--skip comm/values_[ef]* --skip comm/large_* --skip comm/repeatable_five* --skip comm/stalled*" \
-    ctest --test-dir $kind/build --output-on-failure >$kind.log 2>&1 || { cat $kind.log; fail "$kind: its own test"; }
-  cmake --install $kind/build >/dev/null
-  expect 0 "$tessera" plugins info my-$kind
+    ctest --test-dir $project/build --output-on-failure >$project.log 2>&1 || { cat $project.log; fail "$project: its own test"; }
+  cmake --install $project/build >/dev/null
+  expect 0 "$tessera" plugins info my-$project
   has_line out "kind +$kind"
 done
 
@@ -57,6 +59,14 @@ fi
 own=$(digest --optimizer my-optimizer)
 [ -n "$own" ] && [ "$own" != "$base" ] && [ "$(digest --optimizer my-optimizer:beta=0.5)" != "$own" ] ||
   fail "--optimizer my-optimizer and its beta change nothing: $own"
+# Whole matrices: one digest on any number of ranks, and nothing of the other template.
+one_digest() { digest --deterministic "$@" | sort -u; }
+own=$(one_digest --optimizer my-matrix --accum 2)
+[ -n "$own" ] && [ "$own" != "$(one_digest --optimizer my-optimizer --accum 2)" ] || fail "my-matrix gives $own"
+[ ! -e "$BUILD/plugins/libtessera-comm-shm.so" ] || [ "$(one_digest --optimizer my-matrix -n 2)" = "$own" ] ||
+  fail "my-matrix: another digest on two ranks"
+expect 0 "$tessera" plugins new optimizer my-element element --grain=element
+cmp element/plugin.c <(sed 's/my-optimizer/my-element/g; s/my_optimizer/my_element/g' optimizer/plugin.c) || fail "--grain element"
 code=0
 TESSERA_MY_PRECISION_WIRE=sideways digest --precision my-precision >out 2>err || code=$?
 grep -q 'wire is "sideways"\|MY_PRECISION_WIRE' err || fail "a bad value of the template's variable: $(cat err)"
@@ -77,6 +87,12 @@ grep -q 'built in' err || fail "device cpu: $(cat err)"
 expect 2 "$tessera" plugins new wrap x
 expect 2 "$tessera" plugins new wrap x y z
 expect 2 "$tessera" plugins new wrap x .
+expect 2 "$tessera" plugins new optimizer x y --grain block
+one_line err "tessera plugins new: --grain is 'block', expected element or matrix"
+expect 2 "$tessera" plugins new optimizer x y --grain
+one_line err "tessera plugins new: --grain needs a value, element or matrix"
+expect 2 "$tessera" plugins new --grain matrix wrap x y
+one_line err "tessera plugins new: --grain is of an optimizer, and 'wrap' is none"
 chmod a-w busy
 if [ "$(id -u)" != 0 ]; then expect 3 "$tessera" plugins new wrap x busy/y; fi
 rm -f out err
@@ -88,4 +104,4 @@ cc -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -I"$prefix/include" -I"$prefix
 expect 0 "$tessera" plugins new precision my_2 underscore
 cc -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -I"$prefix/include" -I"$prefix/share/tessera/kit" -D_GNU_SOURCE underscore/plugin.c || fail "a name with an underscore"
 grep -q '"precision-wire"' underscore/plugin.c || fail "a key with an underscore"
-echo "six projects built, tested and installed; refusals leave nothing"
+echo "seven projects built, tested and installed; refusals leave nothing"

@@ -16,27 +16,38 @@
 enum { NAME_MOST = 31, PATH_BYTES = 4096 };
 
 static const struct kind {
-    const char *word;
+    const char *word, *folder;                  /* folder: of its templates */
     const char *sources, *ranks, *files, *says; /* texts of the shared files that differ between kinds */
 } kinds[] = {
-    { "comm", "SOURCES plugin.c KIT", "-n 2",
+    { "comm", "comm", "SOURCES plugin.c KIT", "-n 2",
       "| `plugin.c` | how the ranks connect and exchange bytes; the collectives are of Tessera's comm kit, "
       "`comm_kit.h` |\n",
       "It takes no arguments and reads no variables." },
-    { "offload", "SOURCES plugin.c", "-n 1", "| `plugin.c` | where what rests |\n",
+    { "offload", "offload", "SOURCES plugin.c", "-n 1", "| `plugin.c` | where what rests |\n",
       "`:all` behind the name moves the parameters' shards to the host too." },
-    { "precision", "SOURCES plugin.c KIT", "-n 1", "| `plugin.c` | the dtypes of every parameter |\n",
+    { "precision", "precision", "SOURCES plugin.c KIT", "-n 1", "| `plugin.c` | the dtypes of every parameter |\n",
       "`TESSERA_@VARIABLE@_WIRE=fp32` sends gradients in fp32 instead of bf16." },
-    { "wrap", "SOURCES plugin.c", "-n 1", "| `plugin.c` | which parameters are gathered together |\n",
+    { "wrap", "wrap", "SOURCES plugin.c", "-n 1", "| `plugin.c` | which parameters are gathered together |\n",
       "`:K` behind the name makes a unit of every K scopes." },
-    { "device", "SOURCES plugin.c kernels.c KIT", "-n 1",
+    { "device", "device", "SOURCES plugin.c kernels.c KIT", "-n 1",
       "| `plugin.c` | memory, copies, the table |\n"
       "| `kernels.c` | the five kernels, as loops around Tessera's formulas, `formulas.h` |\n",
       "It takes no arguments and reads no variables." },
-    { "optimizer", "SOURCES plugin.c KIT", "-n 1", "| `plugin.c` | what a step makes of a piece of a parameter |\n",
+    { "optimizer", "optimizer", "SOURCES plugin.c KIT", "-n 1",
+      "| `plugin.c` | what a step makes of a piece of a parameter |\n",
       "`TESSERA_@VARIABLE@_BETA=0.95` sets how much the momentum keeps; so does `:beta=0.95` behind the name." },
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
+
+/* `--grain matrix` */
+static const struct kind of_matrices = {
+    "optimizer",
+    "optimizer-matrix",
+    "SOURCES plugin.c KIT",
+    "-n 1",
+    "| `plugin.c` | which parameters are matrices, and what a step makes of a whole one |\n",
+    "`TESSERA_@VARIABLE@_BETA=0.95` sets how much the momentum keeps; so does `:beta=0.95` behind the name."
+};
 
 typedef struct {
     const struct kind *kind;
@@ -154,7 +165,7 @@ static void fill_in(FILE *out, const project *p, const char *text) {
 }
 
 static int is_ours(const project *p, const plugin_template *t) {
-    return strcmp(t->folder, "shared") == 0 || strcmp(t->folder, p->kind->word) == 0;
+    return strcmp(t->folder, "shared") == 0 || strcmp(t->folder, p->kind->folder) == 0;
 }
 
 static int write_file(const project *p, const plugin_template *t, const char *folder) {
@@ -221,12 +232,44 @@ static int read_dir(const char *text, char dir[PATH_BYTES]) {
     return TOOL_OK;
 }
 
+/* Takes `--grain X` or `--grain=X` out of the arguments. */
+static int read_grain(int *argc, char **argv, const char **grain) {
+    int n = 0;
+    for (int i = 0; i < *argc; i++) {
+        if (strncmp(argv[i], "--grain=", 8) == 0)
+            *grain = argv[i] + 8;
+        else if (strcmp(argv[i], "--grain") != 0)
+            argv[n++] = argv[i];
+        else if (++i < *argc)
+            *grain = argv[i];
+        else
+            return refuse(TOOL_USAGE, "--grain needs a value%s%s", "", ", element or matrix");
+    }
+    *argc = n;
+    if (*grain && strcmp(*grain, "element") != 0 && strcmp(*grain, "matrix") != 0)
+        return refuse(TOOL_USAGE, "--grain is '%s'%s", *grain, ", expected element or matrix");
+    return TOOL_OK;
+}
+
+static int choose_template(project *p, const char *grain) {
+    if (grain && strcmp(p->kind->word, "optimizer") != 0)
+        return refuse(TOOL_USAGE, "--grain is of an optimizer, and '%s' is none%s", p->kind->word, "");
+    if (grain && strcmp(grain, "matrix") == 0)
+        p->kind = &of_matrices;
+    return TOOL_OK;
+}
+
 int plugins_new(int argc, char **argv) {
     project p = { .kind = NULL };
     char dir[PATH_BYTES];
-    if (argc != 4)
+    const char *grain = NULL;
+    int code = read_grain(&argc, argv, &grain);
+    if (code == TOOL_OK && argc != 4)
         return refuse(TOOL_USAGE, "expected KIND NAME DIR%s%s", "", "; try `tessera plugins --help`");
-    int code = read_kind(argv[1], &p.kind);
+    if (code == TOOL_OK)
+        code = read_kind(argv[1], &p.kind);
+    if (code == TOOL_OK)
+        code = choose_template(&p, grain);
     if (code == TOOL_OK)
         code = read_name(&p, argv[2]);
     if (code == TOOL_OK)

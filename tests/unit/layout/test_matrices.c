@@ -237,6 +237,39 @@ static void test_matrices__travel_beside_backward(void **state) {
     plan_free(&p);
 }
 
+/* How many instructions of `op` a program has for the group. */
+static int count_of(const tess__program *p, uint8_t op, int32_t group) {
+    int n = 0;
+    for (int32_t i = 0; i < p->n_instrs; i++)
+        n += p->instrs[i].op == op && p->instrs[i].index == group;
+    return n;
+}
+
+/* The last two units of a pass end together where replicas add up, and so do two that one scope holds. */
+static void test_matrices__each_unit_is_stepped_once_under_replicas(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 2 * 3; variant++) {
+        plan p;
+        int updates, flying;
+        make(&p, 4, TESS_MEM_HOST);
+        assert_int_equal(tess__setup_strategy(&p.setup, variant % 2 ? "hybrid_grad_op:2" : "hybrid:2"), TESS_OK);
+        p.setup.prefetch = variant / 2;
+        assert_int_equal(tess__model_tie(&p.model, "h2.tied", "h5.qkv"), TESS_OK);
+        plan_layout(&p);
+        assert_int_equal(tess__compile_pass(&p.compiler, TESS_PASS_TRAIN, NULL, 1, &p.program), TESS_OK);
+        count_beside(&p.program, &updates, &flying);
+        for (int32_t g = 0; g < p.layout.n_groups; g++) {
+            const int n = tess__steps_matrices(&p.layout.groups[g]);
+            assert_int_equal(count_of(&p.program, TESS__MATRIX, g), n);
+            assert_int_equal(count_of(&p.program, TESS__UPDATE_APPLY, g), n);
+        }
+        for (int32_t i = 0; i < p.program.n_buffers; i++) /* freed by an instruction, not where the pass ends */
+            assert_true(p.program.buffers[i].role != TESS__SHARD_GRAD ||
+                        p.program.buffers[i].last < p.program.n_instrs);
+        plan_free(&p);
+    }
+}
+
 static void test_matrices__a_device_out_of_the_hosts_reach_is_refused(void **state) {
     (void)state;
     plan p;
@@ -254,6 +287,7 @@ int main(void) {
         cmocka_unit_test(test_matrices__owners_are_in_the_hash),
         cmocka_unit_test(test_matrices__travel_beside_the_work),
         cmocka_unit_test(test_matrices__travel_beside_backward),
+        cmocka_unit_test(test_matrices__each_unit_is_stepped_once_under_replicas),
         cmocka_unit_test(test_matrices__a_device_out_of_the_hosts_reach_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
