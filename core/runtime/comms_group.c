@@ -62,8 +62,8 @@ static tess_status take_members(tess__comms *c, const choice *all, int32_t rank)
 }
 
 static void make_title(tess__comms *c, const choice *mine) {
-    size_t at = (size_t)snprintf(c->title, sizeof c->title, "group %s (rank%s", mine->name[0] ? mine->name : "",
-                                 c->world.nranks > 1 ? "s" : "");
+    size_t at =
+        (size_t)snprintf(c->title, sizeof c->title, "group %s (rank%s", name_of(mine), c->world.nranks > 1 ? "s" : "");
     for (int32_t i = 0; i < c->world.nranks && i < MOST_NAMED && at < sizeof c->title; i++)
         at += (size_t)snprintf(c->title + at, sizeof c->title - at, "%s %d", i ? "," : "", c->members[i]);
     if (at < sizeof c->title)

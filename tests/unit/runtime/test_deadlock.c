@@ -139,6 +139,40 @@ static void test_deadlock__steps_that_differ_are_named(void **state) {
                      "1 tess_step (lr 0.1)");
 }
 
+/* Ranks are ahead of their collectives: the first that differs is named, not where they are now. */
+static void test_claims__the_first_collective_that_differs_is_named(void **state) {
+    (void)state;
+    tess__history h[2];
+    for (int r = 0; r < 2; r++) {
+        posts(r, 5, 3 * TESS__RECENT_TAGS);
+        h[r] = tess__history_of(&ranks[r], r ? "later" : "late");
+        for (int i = 0; i < TESS__RECENT_TAGS; i++)
+            snprintf(h[r].what[i], sizeof h[r].what[i], "%s %d", r ? "theirs" : "mine", i);
+    }
+    h[1].tags[4] = 6, h[1].tags[9] = 0, h[1].tags[11] = 7;
+    tess__history mine = h[0], theirs = h[1];
+    expect_different(tess__histories_differ(&ranks[0], &mine, 1, &theirs),
+                     "the ranks call different things: rank 0 is in mine 4, rank 1 in theirs 4");
+    mine = h[0], theirs = h[1];
+    theirs.tags[4] = 0; /* unknown */
+    expect_different(tess__histories_differ(&ranks[0], &mine, 1, &theirs),
+                     "the ranks call different things: rank 0 is in mine 11, rank 1 in theirs 11");
+    mine = h[0], theirs = h[1];
+    theirs.tags[0] = 8; /* the oldest that is known differs: the first that does may be older */
+    expect_different(tess__histories_differ(&ranks[0], &mine, 1, &theirs),
+                     "the ranks call different things: rank 0 is in late, rank 1 in later");
+    mine = h[0], theirs = h[1];
+    memcpy(theirs.tags, mine.tags, sizeof theirs.tags);
+    expect_different(tess__histories_differ(&ranks[0], &mine, 1, &theirs),
+                     "the ranks call different things: rank 0 is in late, rank 1 in later");
+    for (int r = 0; r < 2; r++) { /* all that were posted are known, of which the first differs */
+        h[r].posted = 2 + (uint64_t)r;
+        h[r].tags[0] = 20 + (uint64_t)r;
+    }
+    expect_different(tess__histories_differ(&ranks[0], &h[0], 1, &h[1]),
+                     "the ranks call different things: rank 0 is in mine 0, rank 1 in theirs 0");
+}
+
 static void test_deadlock__who_does_not_wait_is_absent(void **state) {
     (void)state;
     posts(0, 5, 2);
@@ -163,6 +197,7 @@ int main(void) {
         cmocka_unit_test_setup(test_deadlock__tags_that_are_too_old_are_not_compared, start),
         cmocka_unit_test_setup(test_deadlock__a_rank_in_an_exchange_never_comes, start),
         cmocka_unit_test_setup(test_deadlock__steps_that_differ_are_named, start),
+        cmocka_unit_test_setup(test_claims__the_first_collective_that_differs_is_named, start),
         cmocka_unit_test_setup(test_deadlock__who_does_not_wait_is_absent, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
