@@ -21,10 +21,26 @@ tess_status tess__grain_refused(const tess__setup *s, const tess__param *p, cons
     return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": optimizer %s %s", p->name, s->step_name, what);
 }
 
-static int state_is_good(const tess_grain *g, const tess_state *x) {
+/* A row of a matrix, else of the last dimension; 0: the grain has none. */
+static uint64_t row_of(const tess__param *p, const tess_grain *g) {
+    if (g->grain == TESS_GRAIN_MATRIX)
+        return g->cols;
+    return g->grain != TESS_GRAIN_ROW ? 0 : p->ndim ? (uint64_t)p->shape[p->ndim - 1] : 1;
+}
+
+/* The elements that no cut may part, where it is neither one nor a whole matrix. */
+static uint64_t uncut(const tess__param *p, const tess_grain *g) {
+    int has_rows = g->grain == TESS_GRAIN_ROW;
+    for (uint32_t k = 0; k < g->n_states; k++)
+        has_rows |= g->grain == TESS_GRAIN_MATRIX && g->state[k].every > 1;
+    return has_rows ? row_of(p, g) : g->block;
+}
+
+static int state_is_good(const tess__param *p, const tess_grain *g, const tess_state *x) {
     size_t n = strnlen(x->name, sizeof x->name);
-    return tess_dtype_bytes(x->dtype) && (x->every == 1 || (g->grain == TESS_GRAIN_BLOCK && x->every == g->block)) &&
-           n && n < sizeof x->name && strspn(x->name, "abcdefghijklmnopqrstuvwxyz0123456789_") == n;
+    const uint64_t most = g->grain == TESS_GRAIN_BLOCK ? g->block : row_of(p, g);
+    return tess_dtype_bytes(x->dtype) && x->every && (x->every == 1 || x->every == most) && n && n < sizeof x->name &&
+           strspn(x->name, "abcdefghijklmnopqrstuvwxyz0123456789_") == n;
 }
 
 static int has_name_twice(const tess_grain *g) {
@@ -51,9 +67,9 @@ static tess_status check_matrix(const tess__setup *s, const tess__param *p, cons
     if (g->scratch_bytes > (uint64_t)1 << 40)
         return tess__grain_refused(s, p, "states more than a tebibyte of scratch");
     for (uint32_t k = 0; k < TESS_STATES_MOST; k++)
-        if (g->whole >> k & 1 && (k >= g->n_states || g->state[k].dtype != TESS_F32))
-            return tess__grain_refused(s, p,
-                                       "states in `whole` a state that it does not have, or one that is not fp32");
+        if (g->whole >> k & 1 && (k >= g->n_states || g->state[k].dtype != TESS_F32 || g->state[k].every != 1))
+            return tess__grain_refused(
+                s, p, "states in `whole` a state that it does not have, or one that is not fp32 for each element");
     if (g->whole >> TESS_STATES_MOST || g->kernel || !TESS_CAN(tess_optimizer_ops, s->step, matrix))
         return tess__grain_refused(s, p, "states the grain of a matrix without `matrix` for it, or beside a kernel");
     return TESS_OK;
@@ -61,8 +77,9 @@ static tess_status check_matrix(const tess__setup *s, const tess__param *p, cons
 
 /* Checks what a plugin has said, so that a wrong word is one line and no memory. */
 static tess_status check_grain(const tess__setup *s, const tess__param *p, const tess_grain *g) {
-    if (g->grain < TESS_GRAIN_ELEMENT || g->grain > TESS_GRAIN_MATRIX)
-        return tess__grain_refused(s, p, "states no grain that is known, expected an element, a block or a matrix");
+    if (g->grain < TESS_GRAIN_ELEMENT || g->grain > TESS_GRAIN_ROW)
+        return tess__grain_refused(s, p,
+                                   "states no grain that is known, expected an element, a block, a row or a matrix");
     if (g->grain != TESS_GRAIN_BLOCK ? g->block != 0
                                      : !g->block || g->block > TESS_BLOCK_MOST || g->block & (g->block - 1))
         return tess__grain_refused(s, p,
@@ -70,15 +87,17 @@ static tess_status check_grain(const tess__setup *s, const tess__param *p, const
     if (g->n_states > TESS_STATES_MOST)
         return tess__grain_refused(s, p, "states more than 4 states");
     for (uint32_t k = 0; k < g->n_states; k++)
-        if (!state_is_good(g, &g->state[k]))
+        if (!state_is_good(p, g, &g->state[k]))
             return tess__grain_refused(
                 s, p,
                 "states a state without a known dtype, a name of [a-z0-9_], or with another `every` than 1 "
-                "and its block");
+                "and its block or row");
     if (has_name_twice(g))
         return tess__grain_refused(s, p, "states two states of one name, by which checkpoints keep them");
     if (g->grain == TESS_GRAIN_MATRIX)
         TRY(check_matrix(s, p, g));
+    if (g->grain != TESS_GRAIN_BLOCK && uncut(p, g) > TESS_ROW_MOST)
+        return tess__grain_refused(s, p, "steps rows, and has rows of more than 65536 elements");
     if (!g->kernel && !TESS_CAN(tess_optimizer_ops, s->step, step))
         return tess__grain_refused(s, p, "has no step, and names no kernel for it");
     if (g->kernel > TESS_OPT_ADADELTA)
@@ -89,11 +108,13 @@ static tess_status check_grain(const tess__setup *s, const tess__param *p, const
     return TESS_OK;
 }
 
-/* Leaves nothing that means nothing, because groups are told apart by their bytes. */
-static void tidy_grain(tess_grain *g) {
-    tess_grain tidy = {
-        .struct_size = sizeof tidy, .grain = g->grain, .block = g->block, .kernel = g->kernel, .n_states = g->n_states
-    };
+/* Leaves nothing that means nothing, because groups are told apart by their bytes. From here on a row is a block. */
+static void tidy_grain(const tess__param *p, tess_grain *g) {
+    tess_grain tidy = { .struct_size = sizeof tidy,
+                        .grain = g->grain,
+                        .block = (uint32_t)uncut(p, g),
+                        .kernel = g->kernel,
+                        .n_states = g->n_states };
     if (g->grain == TESS_GRAIN_MATRIX) {
         tidy.whole = g->whole;
         tidy.rows = g->rows;
@@ -123,6 +144,6 @@ tess_status tess__param_step(const tess__setup *s, const tess__param *p, tess_gr
     if (status)
         return tess__fail(status, "parameter \"%s\": optimizer %s: %s", p->name, s->step_name, e.message);
     TRY(check_grain(s, p, out));
-    tidy_grain(out);
+    tidy_grain(p, out);
     return TESS_OK;
 }

@@ -251,7 +251,7 @@ tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_
 
 /* ---- how the optimizer steps ---- */
 
-/* Takes what all groups have in common: one kernel, and the same name and `every` of each state. */
+/* Takes what all groups have in common: one kernel, and the name of each state. */
 static tess_status join_step(tess__layout *l, const tess__setup *s, const tess__param *p,
                              const tess_precision_choice *c, const tess_grain *g) {
     if (g->grain && !g->kernel && s->step && c->master != TESS_F32)
@@ -260,7 +260,7 @@ static tess_status join_step(tess__layout *l, const tess__setup *s, const tess__
     if (g->kernel && l->kernel && g->kernel != l->kernel)
         return tess__grain_refused(s, p, "names another kernel than for the parameters before");
     for (int32_t k = 0; k < l->n_states && k < (int32_t)g->n_states && k < TESS__MAX_STATES; k++)
-        if ((l->state[k].every != g->state[k].every || strcmp(l->state[k].name, g->state[k].name) != 0))
+        if (strcmp(l->state[k].name, g->state[k].name) != 0)
             return tess__grain_refused(s, p, "names another state than for the parameters before");
     for (; l->n_states < (int32_t)g->n_states; l->n_states++)
         l->state[l->n_states] = g->state[l->n_states];
@@ -279,10 +279,14 @@ static int wants_copy(const tess__setup *s, const tess_precision_choice *c, int 
     return s->low_copy && trainable && c->master == TESS_F32 && (c->gather == TESS_BF16 || c->gather == TESS_F16);
 }
 
-/* Blocks of q8, and those of the optimizer, are powers of two. */
+static uint64_t common_divisor(uint64_t a, uint64_t b) {
+    return b ? common_divisor(b, a % b) : a;
+}
+
+/* The least number of elements that parts neither blocks of q8 nor the optimizer's blocks or rows. */
 static uint64_t pad_of(const tess_precision_choice *c, const tess_grain *step, int trainable) {
     uint64_t pad = c->gather == TESS_Q8 || (trainable && c->grad_wire == TESS_Q8) ? TESS_Q8_BLOCK : TESS__PAD_ELEMS;
-    return step->block > pad ? step->block : pad;
+    return step->block ? pad / common_divisor(pad, step->block) * step->block : pad;
 }
 
 /* Finds the parameter's group in its unit, which is the last one under construction. */

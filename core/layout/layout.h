@@ -67,7 +67,7 @@ typedef struct {
     uint64_t passes;                    /* under way at once, each with these of its own */
     uint32_t kernel;                    /* TESS_OPT_… that the device steps with; 0: none */
     int32_t n_states;                   /* the most that a group has */
-    tess_state state[TESS__MAX_STATES]; /* of each the name, and for how many elements one value is */
+    tess_state state[TESS__MAX_STATES]; /* of each the name */
     uint64_t chunk_elems;               /* of tess_each_full: the largest parameter, at most TESS__CHUNK_ELEMS */
     uint64_t param_elems;               /* trainable and frozen, without padding, tied ones once */
     tess__rest activation_rest;         /* of those that wait on the host: only whether they are locked in memory */

@@ -67,8 +67,7 @@ static const float *gradient(const stepping *x, uint64_t first, uint64_t elems, 
 }
 
 /* Steps elements [first, first + p->elems) of the shard. */
-static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first) {
-    _Alignas(64) float room[PIECE_ELEMS];
+static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first, float *room) {
     const tess__setup *s = &x->memory->plan->setup;
     const tess_grain *g = &x->group->step;
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
@@ -97,33 +96,50 @@ void tess__piece_settings(const tess__step *s, int32_t group, uint64_t in_shard,
     out->weight_decay = tess_decimal_of_f32(at->weight_decay);
 }
 
+/* Whole blocks or rows, as many as a piece has, and at least one. */
+static uint64_t piece_elems(const tess_grain *g) {
+    const uint64_t grain = g->block ? g->block : 1;
+    return grain < PIECE_ELEMS ? PIECE_ELEMS / grain * grain : grain;
+}
+
 /* Steps the elements of [first, end) in the shard that belong to one parameter. */
-static void step_param(stepping *x, const tess__param *p, const tess__piece *own, uint64_t first, uint64_t end) {
+static void step_param(stepping *x, const tess__param *p, const tess__piece *own, uint64_t first, uint64_t end,
+                       float *room) {
     const tess_param_view view = tess__param_view_of(p);
     tess_optimizer_piece of_param = x->common;
     of_param.param = &view;
     tess__piece_settings(x->step, x->index, own->in_shard, &of_param);
     uint64_t from = first > own->in_shard ? first : own->in_shard;
     uint64_t to = own->in_shard + own->elems < end ? own->in_shard + own->elems : end;
-    for (; from < to && !atomic_load(&x->failed); from += PIECE_ELEMS) {
+    const uint64_t most = piece_elems(&x->group->step);
+    for (; from < to && !atomic_load(&x->failed); from += most) {
         tess_optimizer_piece piece = of_param;
         piece.first = own->in_param + (from - own->in_shard);
-        piece.elems = to - from < PIECE_ELEMS ? to - from : PIECE_ELEMS;
-        step_piece(x, &piece, from);
+        piece.elems = to - from < most ? to - from : most;
+        step_piece(x, &piece, from, room);
     }
 }
 
 /* A part is a whole number of pads, so that no grain is cut. */
-static void step_part(void *user, uint64_t first, uint64_t pads) {
-    stepping *x = user;
+static void step_pads(stepping *x, uint64_t first, uint64_t pads, float *room) {
     const tess__plan *plan = x->memory->plan;
     uint64_t from = first * x->group->pad, end = from + pads * x->group->pad;
     for (int32_t i = 0; i < x->group->n_params; i++) {
         const tess__param *p = &plan->model.params[plan->layout.order[x->group->first_param + i]];
         tess__piece own = tess__layout_piece(&plan->layout, p, x->memory->comms->shard_rank);
         if (own.elems)
-            step_param(x, p, &own, from, end);
+            step_param(x, p, &own, from, end, room);
     }
+}
+
+static void step_part(void *user, uint64_t first, uint64_t pads) {
+    _Alignas(64) float room[PIECE_ELEMS];
+    step_pads(user, first, pads, room);
+}
+
+static void step_part_of_long_rows(void *user, uint64_t first, uint64_t pads) {
+    _Alignas(64) float room[TESS_ROW_MOST];
+    step_pads(user, first, pads, room);
 }
 
 tess_optimizer_piece tess__piece_of_step(const tess__step *s, uint32_t phase) {
@@ -159,6 +175,6 @@ tess_status tess__step_pieces(const tess__step *step, const tess__memory *memory
                    .update = phase == TESS_PHASE_WHOLE ? NULL : update_of(memory, g, phase),
                    .common = tess__piece_of_step(step, phase) };
     tess__pool_run(pool, group->shard_elems / group->pad, (TESS__KERNEL_LEAST_ELEMS + group->pad - 1) / group->pad,
-                   step_part, &x);
+                   piece_elems(&group->step) > PIECE_ELEMS ? step_part_of_long_rows : step_part, &x);
     return x.status ? tess__plugin_failed(x.status, TESS_KIND_OPTIMIZER, plugin, &x.error) : TESS_OK;
 }

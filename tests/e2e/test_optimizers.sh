@@ -32,7 +32,10 @@ same() {
 }
 trains --accum 4
 adamw=$digest
-for plugin in $(cd "$BUILD/plugins" && ls libtessera-optimizer-*.so); do
+# Beside those that come with Tessera one with states of rows.
+rows=$BUILD/tests/conformance/rows
+[ ! -e "$rows/libtessera-optimizer-rows.so" ] || export TESSERA_PLUGIN_PATH=${TESSERA_PLUGIN_PATH:-$BUILD/plugins}:$rows
+for plugin in $(ls "$BUILD/plugins" "$rows" 2> /dev/null | grep '^libtessera-optimizer-.*[.]so$'); do
   optimizer=${plugin#libtessera-optimizer-} optimizer=${optimizer%.so}
   trains --optimizer $optimizer --accum 4
   first=$digest
@@ -105,6 +108,13 @@ trains --optimizer adamw
 first=$digest
 TESSERA_ADAMW8BIT_LEAST=1000000000 trains --optimizer adamw8bit
 [ "$digest" = "$first" ] || fail "adamw8bit with fp32 states is not adamw: $digest, $first"
+# Rows of 9216 elements, which are more than a piece usually has.
+if [ -e "$rows/libtessera-optimizer-rows.so" ]; then
+  trains --optimizer rows --accum 2 --seed 3
+  first=$digest
+  trains --optimizer rows -n 2 --seed 3
+  [ "$digest" = "$first" ] || fail "long rows: $digest on two ranks, not $first"
+fi
 expect 3 "$TESSERA" train $gpt --quiet --optimizer lion:beta1=2
 expect 3 "$TESSERA" train $gpt --quiet --optimizer rmsprop
 grep -q "optimizer.*rmsprop" err || fail "an unknown optimizer: $(cat err)"

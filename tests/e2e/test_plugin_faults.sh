@@ -130,7 +130,7 @@ offload walks_by_sizeof 'place of longer structs says something else of region'
 # Optimizers.
 optimizer grain_of_zero 'descriptions' 'describe of 1 elements states grain 0, which is none'
 optimizer block_of_zero 'descriptions' 'states blocks of 0, expected a power of two'
-optimizer state_of_half_a_block 'descriptions' 'state 1 has a value for 32 elements, expected 1 or the block'
+optimizer state_of_half_a_block 'descriptions' 'state 1 has a value for 32 elements, expected 1, or the block or row'
 optimizer kernel_with_other_states 'descriptions' 'names kernel 3, and its state most is not fp32 with one value'
 optimizer states_alike 'descriptions' 'two states have the name momentum'
 optimizer describe_impure 'descriptions' 'describe says something else the second time'

@@ -201,6 +201,11 @@ cases+=(two_at_once "replicas none" under_run both_copies "replicas hybrid:2" un
   stopped_for_a_moment stopped_smaller stopped_alone "smaller 1 '0 1' 4" "smaller 3 2 4 --accum 3 --steps 30"
   "smaller 2 1 4 --optimizer adamw8bit --steps 30" "smaller 2 1 4 --optimizer muon --steps 30" replaced_once
   no_division no_memory)
+rows=$BUILD/tests/conformance/rows # a plugin with states of rows
+if [ -e "$rows/libtessera-optimizer-rows.so" ]; then
+  export TESSERA_PLUGIN_PATH=${TESSERA_PLUGIN_PATH:-$BUILD/plugins}:$rows
+  cases+=("smaller 2 1 4 --optimizer rows --steps 30")
+fi
 slow=("smaller 2 0 4 --offload cpu" "smaller 2 3 4 --precision bf16" "smaller 2 2 4 --activations recompute --clip 0.5"
   "smaller 2 0 4 --activations offload --offload cpu" "smaller 2 1 4 --wrap none" "smaller 4 1 6 --accum 2 --sync end")
 for strategy in full grad_op none hybrid:2 hybrid_grad_op:2; do slow+=("smaller 2 1 4 --strategy $strategy"); done

@@ -55,7 +55,7 @@ static void tell_device(const tess_device_ops *ops, void *ctx, each_fn each, voi
 /* Describes a matrix that every plugin takes for a large one, because small ones may get another grain. */
 static void tell_optimizer(const tess_optimizer_ops *ops, void *ctx, each_fn each, void *user) {
     static const int64_t shape[2] = { 4096, 4096 };
-    static const char *const grains[] = { NULL, "element", "block", "matrix" };
+    static const char *const grains[] = { NULL, "element", "block", "matrix", "row" };
     const tess_param_view param = { .struct_size = sizeof param,
                                     .dtype = TESS_F32,
                                     .name = "weight",
@@ -65,7 +65,7 @@ static void tell_optimizer(const tess_optimizer_ops *ops, void *ctx, each_fn eac
     tess_grain grain = { .struct_size = sizeof grain };
     const char *states[TESS_STATES_MOST];
     tess_error e = { .struct_size = sizeof e };
-    if (ops->describe(ctx, &param, TESS_STEPS_MOMENTUM, &grain, &e) != TESS_OK || grain.grain > TESS_GRAIN_MATRIX ||
+    if (ops->describe(ctx, &param, TESS_STEPS_MOMENTUM, &grain, &e) != TESS_OK || grain.grain > TESS_GRAIN_ROW ||
         grain.n_states > TESS_STATES_MOST)
         return;
     for (uint32_t k = 0; k < grain.n_states; k++) {

@@ -569,13 +569,14 @@ typedef struct {
 enum {
     TESS_GRAIN_ELEMENT = 1, /* each element by itself */
     TESS_GRAIN_BLOCK,       /* `block` elements at a time, counted from the parameter's first; the last may be shorter */
-    TESS_GRAIN_MATRIX       /* `rows` times `cols` elements at a time: the parameter is one such matrix or a stack of them */
+    TESS_GRAIN_MATRIX,      /* `rows` times `cols` elements at a time: the parameter is one such matrix or a stack of them */
+    TESS_GRAIN_ROW          /* Since 1.1. A row at a time: as many elements as the last dimension has; one where there is none */
 };
 enum { TESS_PHASE_WHOLE, TESS_PHASE_BEFORE, TESS_PHASE_AFTER }; /* WHOLE: of the grain of an element or a block */
-enum { TESS_STATES_MOST = 4, TESS_BLOCK_MOST = 8192 };
-/* One state of a parameter: a value of `dtype` for `every` elements, which is 1, or the block. Zero at first. name: [a-z0-9_]+,
- * under which checkpoints keep it. What is state number k has the same name and the same `every` in all parameters. Held by
- * value: 40 bytes, frozen. */
+enum { TESS_STATES_MOST = 4, TESS_BLOCK_MOST = 8192, TESS_ROW_MOST = 65536 };
+/* One state of a parameter: a value of `dtype` for `every` elements, which is 1, the block, or the length of a row: of the last
+ * dimension, and of a matrix `cols`, at most TESS_ROW_MOST. Zero at first. name: [a-z0-9_]+, under which checkpoints keep it.
+ * What is state number k has the same name in all parameters. Held by value: 40 bytes, frozen. */
 typedef struct {
     uint32_t dtype, every;
     char name[32];
@@ -592,7 +593,7 @@ typedef struct {
     uint64_t rows, cols, scratch_bytes;
 } tess_grain;
 /* A piece: `elems` elements of one parameter from its element `first` on. grad: the averaged gradient, scaled and clipped.
- * state[k]: from the value of `first` on. Numbers are as the program has written them, 0.1 and not 0.1f; lr and weight_decay
+ * state[k]: from the value of `first` on. A matrix that has a state of rows comes in pieces of whole rows. Numbers are as the program has written them, 0.1 and not 0.1f; lr and weight_decay
  * are those of the parameter's group; what the program did not give is 0. update: of a matrix, else null. The phase before
  * writes all of it and leaves the master; the phase after reads what `matrix` has made of it, and has no gradient (null). */
 typedef struct {

@@ -287,10 +287,16 @@ static void test_setup__strategies_that_cannot_be_are_refused_by_name(void **sta
 /* ---- how an optimizer plugin steps ---- */
 
 static tess_grain grain;
+static int row_states;  /* one of each element, and one of each row */
 static int small_apart; /* parameters of less than 200 elements have one fp32 state of each element */
 static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags, tess_grain *out, tess_error *e) {
     (void)ctx, (void)flags, (void)e;
     *out = grain;
+    if (row_states)
+        *out =
+            (tess_grain){ .grain = TESS_GRAIN_ROW,
+                          .n_states = 2,
+                          .state = { { TESS_F32, 1, "code" }, { TESS_F32, (uint32_t)p->shape[p->ndim - 1], "most" } } };
     if (small_apart && p->elems < 200)
         *out = (tess_grain){ .grain = TESS_GRAIN_ELEMENT, .n_states = 1, .state = { { TESS_F32, 1, "code" } } };
     return TESS_OK;
@@ -307,6 +313,14 @@ static const tess_grain blocks = {
     .state = { { TESS_U8, 1, "code" }, { TESS_F32, 256, "most" } },
 };
 
+static tess_status layout_by_plugin(plan *p) {
+    p->setup.optimizer = TESS__OPT_PLUGIN;
+    p->setup.step = &stepping;
+    p->setup.step_name = "odd";
+    assert_int_equal(plan_wrap(p, tess__wrap_scopes_open, ""), TESS_OK);
+    return tess__layout_build(&p->model, &p->setup, p->unit, p->n_units, &p->layout);
+}
+
 static tess_status layout_of(plan *p) {
     plan_init(p, 3);
     plan_scope(p, "a");
@@ -314,11 +328,7 @@ static tess_status layout_of(plan *p) {
     plan_param(p, "a.b", 100, 0);
     plan_param(p, "a.v", 300, 0);
     plan_param(p, "a.frozen", 100, TESS_FROZEN);
-    p->setup.optimizer = TESS__OPT_PLUGIN;
-    p->setup.step = &stepping;
-    p->setup.step_name = "odd";
-    assert_int_equal(plan_wrap(p, tess__wrap_scopes_open, ""), TESS_OK);
-    return tess__layout_build(&p->model, &p->setup, p->unit, p->n_units, &p->layout);
+    return layout_by_plugin(p);
 }
 
 static void test_layout__shards_end_on_an_optimizers_blocks(void **state) {
@@ -339,6 +349,48 @@ static void test_layout__shards_end_on_an_optimizers_blocks(void **state) {
     assert_int_equal(frozen->shard_elems, 64);
     assert_int_equal(frozen->step.n_states, 0);
     plan_free(&p);
+}
+
+/* Rows of 100, 250 and 1000 elements are whole on a rank, and a group each, of which none divides by 64. */
+static void test_layout__shards_end_on_an_optimizers_rows(void **state) {
+    (void)state;
+    static const int64_t wide[] = { 4, 250 };
+    static const uint64_t rows[] = { 1000, 100, 250 };
+    plan p;
+    tess_param_options two = { .struct_size = sizeof two, .dtype = TESS_F32, .name = "a.m", .shape = wide, .ndim = 2 };
+    row_states = 1;
+    plan_init(&p, 3);
+    plan_scope(&p, "a");
+    plan_param(&p, "a.w", 1000, 0);
+    plan_param(&p, "a.b", 100, 0);
+    assert_int_equal(tess__model_add_param(&p.model, &two, NULL), TESS_OK);
+    assert_int_equal(layout_by_plugin(&p), TESS_OK);
+    row_states = 0;
+    assert_int_equal(p.layout.n_groups, 3);
+    for (int i = 0; i < 3; i++) {
+        const tess__group *g = &p.layout.groups[p.model.params[i].group];
+        assert_int_equal(g->pad % rows[i] + g->pad % 64, 0);
+        assert_int_equal(g->shard_elems % g->pad, 0);
+        assert_int_equal(tess__state_bytes(g, 0), g->shard_elems * 4);
+        assert_int_equal(tess__state_bytes(g, 1), g->shard_elems / rows[i] * 4);
+    }
+    assert_int_equal(p.layout.groups[p.model.params[1].group].pad, 1600);
+    plan_free(&p);
+}
+
+static void test_layout__a_row_longer_than_a_piece_can_be_is_refused(void **state) {
+    (void)state;
+    for (int64_t more = 0; more < 2; more++) {
+        plan p;
+        row_states = 1;
+        plan_init(&p, 2);
+        plan_scope(&p, "a");
+        plan_param(&p, "a.w", TESS_ROW_MOST + more, 0);
+        assert_int_equal(layout_by_plugin(&p), more ? TESS_E_UNSUPPORTED : TESS_OK);
+        assert_true(!more || strstr(tess_last_error(), "has rows of more than 65536 elements"));
+        row_states = 0;
+        plan_free(&p);
+    }
 }
 
 static void test_layout__parameters_stepped_otherwise_are_a_group(void **state) {
@@ -375,7 +427,7 @@ static void test_layout__what_no_step_can_be_is_refused(void **state) {
     grain.grain = TESS_GRAIN_ELEMENT, step_refused("or one beside another grain");
     grain.n_states = 5, step_refused("more than 4 states");
     grain.state[0].dtype = 99, step_refused("without a known dtype");
-    grain.state[1].every = 128, step_refused("another `every` than 1 and its block");
+    grain.state[1].every = 128, step_refused("another `every` than 1 and its block or row");
     grain.state[0].name[0] = 0, step_refused("a name of [a-z0-9_]");
     grain.kernel = 9, step_refused("a kernel that no device has");
     grain.kernel = TESS_OPT_ADAMW, step_refused("other states than the kernel's"); /* a byte, and one for a block */
@@ -383,6 +435,16 @@ static void test_layout__what_no_step_can_be_is_refused(void **state) {
     grain.kernel = TESS_OPT_SGD, grain.n_states = 1, grain.state[0].dtype = TESS_F32;
     step_refused("other states than the kernel's"); /* the program has no momentum */
     stepping.step = NULL, step_refused("has no step, and names no kernel"), stepping.step = no_step;
+    grain = (tess_grain){ .grain = TESS_GRAIN_ROW, .n_states = 1, .state = { { TESS_F32, 999, "most" } } };
+    step_refused("another `every` than 1 and its block or row");
+    grain.grain = TESS_GRAIN_ROW, grain.n_states = 0, grain.block = 64, step_refused("or one beside another grain");
+    grain = (tess_grain){ .grain = TESS_GRAIN_MATRIX,
+                          .n_states = 1,
+                          .state = { { TESS_F32, 100, "most" } },
+                          .rows = 10,
+                          .cols = 100,
+                          .whole = 1 };
+    step_refused("in `whole` a state that it does not have, or one that is not fp32 for each element");
     small_apart = 1;
     snprintf(grain.state[0].name, sizeof grain.state[0].name, "other"), step_refused("another state than for");
 }
@@ -391,6 +453,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout__offsets_and_shards_are_multiples_of_64),
         cmocka_unit_test(test_layout__shards_end_on_an_optimizers_blocks),
+        cmocka_unit_test(test_layout__shards_end_on_an_optimizers_rows),
+        cmocka_unit_test(test_layout__a_row_longer_than_a_piece_can_be_is_refused),
         cmocka_unit_test(test_layout__parameters_stepped_otherwise_are_a_group),
         cmocka_unit_test(test_layout__what_no_step_can_be_is_refused),
         cmocka_unit_test(test_layout__pieces_hold_every_element_once),

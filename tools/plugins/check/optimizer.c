@@ -128,7 +128,7 @@ static void same(check *c, const stepped *a, const stepped *b, const char *when)
 }
 
 static uint64_t grain_of(const stepped *x) {
-    return x->grain.grain == TESS_GRAIN_BLOCK ? x->grain.block : 1;
+    return uncut_of(&x->param, &x->grain);
 }
 
 /* Steps in pieces of `grains` grains. With `back`, the last piece comes first. */

@@ -47,11 +47,20 @@ tess_status describe(check *c, const tess_param_view *p, uint32_t flags, tess_gr
     return s;
 }
 
-static void judge_state(check *c, const tess_grain *g, uint32_t k) {
+uint64_t uncut_of(const tess_param_view *p, const tess_grain *g) {
+    if (g->grain == TESS_GRAIN_ROW)
+        return p->ndim ? (uint64_t)p->shape[p->ndim - 1] : 1;
+    for (uint32_t k = 0; g->grain == TESS_GRAIN_MATRIX && k < g->n_states; k++)
+        if (g->state[k].every > 1)
+            return g->cols;
+    return g->grain == TESS_GRAIN_BLOCK ? g->block : 1;
+}
+
+static void judge_state(check *c, const tess_param_view *p, const tess_grain *g, uint32_t k) {
     const tess_state *x = &g->state[k];
     check_that(c, tess_dtype_bytes(x->dtype), "state %u has dtype %u, which is none", k, x->dtype);
-    check_that(c, x->every == 1 || (g->grain == TESS_GRAIN_BLOCK && x->every == g->block),
-               "state %u has a value for %u elements, expected 1 or the block", k, x->every);
+    check_that(c, x->every == 1 || x->every == uncut_of(p, g),
+               "state %u has a value for %u elements, expected 1, or the block or row", k, x->every);
     check_that(c,
                memchr(x->name, 0, sizeof x->name) && *x->name &&
                    strspn(x->name, "abcdefghijklmnopqrstuvwxyz0123456789_") == strlen(x->name),
@@ -75,13 +84,14 @@ static void judge_matrix(check *c, const tess_param_view *p, const tess_grain *g
                    TESS_CAN(tess_optimizer_ops, optimizer_ops, step) && !g->kernel,
                "states the grain of a matrix, and has no step and matrix, or names a kernel");
     for (uint32_t k = 0; k < 32; k++)
-        check_that(c, !(g->whole >> k & 1) || (k < g->n_states && g->state[k].dtype == TESS_F32),
-                   "states that state %u travels with the update, and it is none of fp32", k);
+        check_that(c,
+                   !(g->whole >> k & 1) || (k < g->n_states && g->state[k].dtype == TESS_F32 && g->state[k].every == 1),
+                   "states that state %u travels with the update, and it is none of fp32 for each element", k);
 }
 
 void judge(check *c, const tess_param_view *p, const tess_grain *g) {
     unsigned long long elems = p->elems;
-    check_that(c, g->grain >= TESS_GRAIN_ELEMENT && g->grain <= TESS_GRAIN_MATRIX,
+    check_that(c, g->grain >= TESS_GRAIN_ELEMENT && g->grain <= TESS_GRAIN_ROW,
                "describe of %llu elements states grain %u, which is none", elems, g->grain);
     if (g->grain == TESS_GRAIN_BLOCK)
         check_that(c, g->block && g->block <= TESS_BLOCK_MOST && !(g->block & (g->block - 1)),
@@ -95,7 +105,7 @@ void judge(check *c, const tess_param_view *p, const tess_grain *g) {
     check_that(c, g->n_states <= TESS_STATES_MOST, "describe of %llu elements states %u states, expected up to %d",
                elems, g->n_states, TESS_STATES_MOST);
     for (uint32_t k = 0; k < g->n_states; k++)
-        judge_state(c, g, k);
+        judge_state(c, p, g, k);
     check_that(c, g->struct_size == sizeof *g, "describe wrote struct_size");
 }
 
@@ -114,7 +124,7 @@ static void judge_kernel(check *c, const tess_grain *g, uint32_t flags) {
 static void judge_together(check *c, tess_grain *all, const tess_grain *g) {
     for (uint32_t k = 0; k < g->n_states; k++) {
         if (k < all->n_states)
-            check_that(c, strcmp(all->state[k].name, g->state[k].name) == 0 && all->state[k].every == g->state[k].every,
+            check_that(c, strcmp(all->state[k].name, g->state[k].name) == 0,
                        "state %u is %s of one parameter and %s of another", k, all->state[k].name, g->state[k].name);
         all->state[k] = g->state[k];
     }
