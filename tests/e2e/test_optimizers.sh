@@ -89,6 +89,14 @@ for low in 0 1; do
   [ "$digest" = "$bf16" ] || fail "bf16, low copies $low: $digest on 4 ranks, not $bf16"
 done
 
+# Rows end where blocks of 256 bytes of the wire do.
+if [ -e "$rows/libtessera-optimizer-rows.so" ] && [ -e "$BUILD/plugins/libtessera-precision-wire8.so" ]; then
+  trains --optimizer rows --precision wire8 --accum 4
+  first=$digest
+  trains --optimizer rows --precision wire8 -n 4 --strategy hybrid:2
+  [ "$digest" = "$first" ] || fail "rows, wire8: $digest on four ranks, not $first"
+fi
+
 # What a step leaves is looked through, as after a device's kernel.
 # shellcheck disable=SC2086
 expect 1 "$TESSERA" train $gpt --clip 0 --quiet --optimizer lion --lr 900000 --weight-decay 1e6
