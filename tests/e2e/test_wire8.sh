@@ -30,7 +30,7 @@ same() {
 }
 trains --accum 8
 fp32=$digest
-for precision in wire8 wire8:int8,compute=bf16 wire8:sends=parameters; do
+for precision in wire8 wire8:int8,compute=bf16 wire8:sends=parameters wire8:sends=gradients; do
   trains --precision $precision --accum 8
   first=$digest
   [ "$first" != "$fp32" ] || fail "$precision has the digest of fp32"
