@@ -29,8 +29,8 @@ static unsigned char *mutant_map(const char *seen, const char *firsts) {
     while (f && !found && (fscanf)(f, "%zu %zu %255s", &first, &count, name) == 3)
         found = (strcmp)(name, MUTANT_FILE) == 0;
     begin = first / page * page;
-    void *at = !found ? MAP_FAILED
-                      : (mmap)(NULL, first - begin + count, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)begin);
+    void *at =
+        !found ? MAP_FAILED : (mmap)(NULL, first - begin + count, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)begin);
     if (f)
         (fclose)(f);
     (close)(fd);
