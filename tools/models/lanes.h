@@ -5,8 +5,6 @@
 #define TESS_MODELS_LANES_H
 #include "ops_formulas.h"
 
-#pragma GCC diagnostic ignored "-Wpsabi" /* all functions are inlined, so no call passes a vector */
-
 enum { LANES = OPS_LANES };
 typedef float lanes __attribute__((vector_size(64)));
 typedef uint32_t lanes_bits __attribute__((vector_size(64)));

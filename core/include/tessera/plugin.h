@@ -593,9 +593,10 @@ typedef struct {
     uint64_t rows, cols, scratch_bytes;
 } tess_grain;
 /* A piece: `elems` elements of one parameter from its element `first` on. grad: the averaged gradient, scaled and clipped.
- * state[k]: from the value of `first` on. A matrix that has a state of rows comes in pieces of whole rows. Numbers are as the program has written them, 0.1 and not 0.1f; lr and weight_decay
- * are those of the parameter's group; what the program did not give is 0. update: of a matrix, else null. The phase before
- * writes all of it and leaves the master; the phase after reads what `matrix` has made of it, and has no gradient (null). */
+ * state[k]: from the value of `first` on. A matrix that has a state of rows comes in pieces of whole rows. Numbers are as the
+ * program has written them, 0.1 and not 0.1f; lr and weight_decay are those of the parameter's group; what the program did not
+ * give is 0. update: of a matrix, else null. The phase before writes all of it and leaves the master; the phase after reads what
+ * `matrix` has made of it, and has no gradient (null). */
 typedef struct {
     uint32_t struct_size;
     const tess_param_view *param;
