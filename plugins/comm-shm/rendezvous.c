@@ -14,7 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { VERSION = 3, SLICE_MS = 20, FDS_MAX = 2 * SHM_RANKS_MAX };
+enum { VERSION = 3, SLICE_MS = 20, TRIES = 5, FDS_MAX = 2 * SHM_RANKS_MAX };
 
 struct rank_record {
     char host[64], boot[40]; /* boot: the running kernel's own random number */
@@ -254,21 +254,43 @@ static tess_status connect_to_first(struct rendezvous *m) {
                                "shm: the process that answers for rank 0 belongs to another user");
 }
 
+/* Sends this rank's descriptors, and waits for those of all. 0 with errno, or with the group's status in *s. */
+static int exchange_fds(struct rendezvous *m, int *fds, tess_status *s) {
+    const struct shm_group *g = m->group;
+    const int own[2] = { g->ranks[g->rank].arena_fd, g->ranks[g->rank].table_fd };
+    int rank;
+    if (!send_fds(m, m->sockets[0], own, 2))
+        return 0;
+    fcntl(m->sockets[0], F_SETFL, O_NONBLOCK);
+    while (!receive_fds(m, m->sockets[0], &rank, fds, 2 * g->size)) {
+        if (errno != EAGAIN || (*s = kit_joining_check(&m->joining, 0, m->error)))
+            return 0;
+        wait_readable(m->sockets[0]);
+    }
+    return 1;
+}
+
+/* Rank 0 hangs up on who is silent for a second, as a rank may be on a busy machine: such a one comes again. */
+static int come_again(struct rendezvous *m) {
+    if (errno != ECONNRESET && errno != EPIPE)
+        return 0;
+    close(m->sockets[0]);
+    int there = connect_to_first(m) == TESS_OK;
+    errno = ECONNRESET;
+    return there;
+}
+
 static tess_status hand_over_and_receive(struct rendezvous *m) {
     struct shm_group *g = m->group;
-    int fds[FDS_MAX], rank, own[2] = { g->ranks[g->rank].arena_fd, g->ranks[g->rank].table_fd };
+    int fds[FDS_MAX], rank, tries = 1;
     tess_status s = connect_to_first(m);
     if (s)
         return s;
-    if (!send_fds(m, m->sockets[0], own, 2))
-        return fail_broken(m, 0, "cannot hand a descriptor to");
-    fcntl(m->sockets[0], F_SETFL, O_NONBLOCK);
-    while (!receive_fds(m, m->sockets[0], &rank, fds, 2 * g->size)) {
-        if (errno != EAGAIN)
-            return fail_broken(m, 0, "no descriptors came from");
-        if ((s = kit_joining_check(&m->joining, 0, m->error)))
+    while (!exchange_fds(m, fds, &s)) {
+        if (s)
             return s;
-        wait_readable(m->sockets[0]);
+        if (tries++ == TRIES || !come_again(m))
+            return fail_broken(m, 0, "no descriptors came from");
     }
     for (rank = 0; rank < g->size; rank++) {
         if (rank == g->rank) { /* rank 0 also sent copies of this rank's own descriptors */
