@@ -16,42 +16,38 @@
 enum { NAME_MOST = 31, PATH_BYTES = 4096 };
 
 static const struct kind {
-    const char *word, *folder;                  /* folder: of its templates */
+    const char *word;
     const char *sources, *ranks, *files, *says; /* texts of the shared files that differ between kinds */
 } kinds[] = {
-    { "comm", "comm", "SOURCES plugin.c KIT", "-n 2",
+    { "comm", "SOURCES plugin.c KIT", "-n 2",
       "| `plugin.c` | how the ranks connect and exchange bytes; the collectives are of Tessera's comm kit, "
       "`comm_kit.h` |\n",
       "It takes no arguments and reads no variables." },
-    { "offload", "offload", "SOURCES plugin.c", "-n 1", "| `plugin.c` | where what rests |\n",
+    { "offload", "SOURCES plugin.c", "-n 1", "| `plugin.c` | where what rests |\n",
       "`:all` behind the name moves the parameters' shards to the host too." },
-    { "precision", "precision", "SOURCES plugin.c KIT", "-n 1", "| `plugin.c` | the dtypes of every parameter |\n",
+    { "precision", "SOURCES plugin.c KIT", "-n 1", "| `plugin.c` | the dtypes of every parameter |\n",
       "`TESSERA_@VARIABLE@_WIRE=fp32` sends gradients in fp32 instead of bf16." },
-    { "wrap", "wrap", "SOURCES plugin.c", "-n 1", "| `plugin.c` | which parameters are gathered together |\n",
+    { "wrap", "SOURCES plugin.c", "-n 1", "| `plugin.c` | which parameters are gathered together |\n",
       "`:K` behind the name makes a unit of every K scopes." },
-    { "device", "device", "SOURCES plugin.c kernels.c KIT", "-n 1",
+    { "device", "SOURCES plugin.c kernels.c KIT", "-n 1",
       "| `plugin.c` | memory, copies, the table |\n"
       "| `kernels.c` | the five kernels, as loops around Tessera's formulas, `formulas.h` |\n",
       "It takes no arguments and reads no variables." },
-    { "optimizer", "optimizer", "SOURCES plugin.c KIT", "-n 1",
-      "| `plugin.c` | what a step makes of a piece of a parameter |\n",
+    { "optimizer", "SOURCES plugin.c KIT", "-n 1", "| `plugin.c` | what a step makes of a piece of a parameter |\n",
       "`TESSERA_@VARIABLE@_BETA=0.95` sets how much the momentum keeps; so does `:beta=0.95` behind the name." },
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 /* `--grain matrix` */
 static const struct kind of_matrices = {
-    "optimizer",
-    "optimizer-matrix",
-    "SOURCES plugin.c KIT",
-    "-n 1",
+    "optimizer", "SOURCES plugin.c KIT", "-n 1",
     "| `plugin.c` | which parameters are matrices, and what a step makes of a whole one |\n",
     "`TESSERA_@VARIABLE@_BETA=0.95` sets how much the momentum keeps; so does `:beta=0.95` behind the name."
 };
 
 typedef struct {
     const struct kind *kind;
-    const char *name;
+    const char *name, *folder; /* folder: of the templates */
     char id[NAME_MOST + 8], key[NAME_MOST + 1], variable[NAME_MOST + 1], upper_kind[16];
 } project;
 
@@ -165,7 +161,7 @@ static void fill_in(FILE *out, const project *p, const char *text) {
 }
 
 static int is_ours(const project *p, const plugin_template *t) {
-    return strcmp(t->folder, "shared") == 0 || strcmp(t->folder, p->kind->folder) == 0;
+    return strcmp(t->folder, "shared") == 0 || strcmp(t->folder, p->folder) == 0;
 }
 
 static int write_file(const project *p, const plugin_template *t, const char *folder) {
@@ -254,8 +250,11 @@ static int read_grain(int *argc, char **argv, const char **grain) {
 static int choose_template(project *p, const char *grain) {
     if (grain && strcmp(p->kind->word, "optimizer") != 0)
         return refuse(TOOL_USAGE, "--grain is of an optimizer, and '%s' is none%s", p->kind->word, "");
-    if (grain && strcmp(grain, "matrix") == 0)
+    p->folder = p->kind->word;
+    if (grain && strcmp(grain, "matrix") == 0) {
         p->kind = &of_matrices;
+        p->folder = "optimizer-matrix";
+    }
     return TOOL_OK;
 }
 
