@@ -12,7 +12,7 @@ static void *or_null(const tess *t, int role, int32_t index) {
     return index >= 0 && t->memory.booked[role][index] ? tess__address_of(t, role, index) : NULL;
 }
 
-static uint32_t compute_dtype(const tess *t, int32_t scope) {
+uint32_t tess__scope_dtype(const tess *t, int32_t scope) {
     const tess__scope *s = &t->plan.model.scopes[scope];
     for (int32_t i = 0; i < s->n_params; i++)
         if (t->plan.model.params[s->params[i]].group >= 0)
@@ -27,7 +27,7 @@ static tess_status call_block(tess *t, const tess__event *e) {
     tess_block_call c = { .struct_size = sizeof c,
                           .pass = t->pass.kind & 15, /* without flags: TRAIN or EVAL */
                           .recompute = e->type == TESS__RECOMPUTE_BEGIN,
-                          .compute_dtype = compute_dtype(t, e->scope),
+                          .compute_dtype = tess__scope_dtype(t, e->scope),
                           .step = t->step.steps_done,
                           .microbatch = t->pass.run->microbatch,
                           .params = (const void *const *)t->pass.block_params,
@@ -107,6 +107,8 @@ static tess_status run_events(tess *t) {
         tess_status s = call_block(t, &t->pass.program->events[in->index]);
         tess__range_end(t);
         TRY(s);
+        if (t->proof)
+            TRY(t->hooks->digest_event(t, &t->pass.program->events[in->index]));
         tess__tracing_event(t, &t->pass.program->events[in->index], begin);
     }
 }
