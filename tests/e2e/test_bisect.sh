@@ -43,7 +43,7 @@ nothing_left
 mkdir detail
 expect 0 env TESSERA_DETAIL=detail TESSERA_DETAIL_STEP=2 TESSERA_DETAIL_VALUES='sum gradient of head.ln_f.bias' "$TESSERA" train $small -n 2 --json=run.json
 [ "$(ls detail | tr '\n' ' ')" = "lines-0 lines-1 values-0 values-1 " ] || fail "$(ls detail)"
-[ "$(head -n 1 detail/values-1 | grep -o '"elems":16,')" ] && [ "$(tail -n +2 detail/values-1 | wc -c)" = 64 ] || fail "$(head -n 1 detail/values-1)"
+[ "$(head -n 1 detail/values-1 | grep -o '"elems":32,')" ] && [ "$(tail -n +2 detail/values-1 | wc -c)" = 128 ] || fail "$(head -n 1 detail/values-1)"
 for domain in device host; do
   [ "$(summary peak_${domain}_bytes run.json)" = "$(summary planned_peak_${domain}_bytes run.json)" ] || fail "$domain: $(tail -n 1 run.json)"
 done
