@@ -156,8 +156,9 @@ static tess_status replicate_group(tess *t, const tess__instr *in) {
     void *source = tess__reduce_target(t, g);
     if (t->plan.setup.shard_ranks == 1)
         TRY(tess__gradient_to_send(t, g, &t->transfers.compute, &source));
-    if (source == tess__address_of(t, TESS__WIRE, g) && t->plan.layout.groups[g].grad_wire == TESS_Q8) {
-        TRY(cast_elems(t, source, TESS_Q8, tess__reduce_target(t, g), TESS_F32, t->plan.layout.groups[g].flat_elems));
+    if (source == tess__address_of(t, TESS__WIRE, g) && tess_dtype_is_blocks(t->plan.layout.groups[g].grad_wire)) {
+        TRY(cast_elems(t, source, t->plan.layout.groups[g].grad_wire, tess__reduce_target(t, g), TESS_F32,
+                       t->plan.layout.groups[g].flat_elems));
         source = tess__reduce_target(t, g);
     }
     return post_planned(t, in, source, tess__reduce_target(t, g));

@@ -58,8 +58,8 @@ enum tess__role {
     TESS__MATRIX_SCRATCH,  /* group: of the optimizer */
     TESS__COLLECT_SCRATCH, /* group */
     TESS__RETURN_SCRATCH,  /* group */
-    TESS__PACKED,          /* group: unsharded parameters as they travel, in q8 */
-    TESS__ARRIVED,         /* group: all ranks' gradients of this rank's shard as they travel, in q8 */
+    TESS__PACKED,          /* group: unsharded parameters as they travel, in blocks */
+    TESS__ARRIVED,         /* group: all ranks' gradients of this rank's shard as they travel, in blocks */
     TESS__N_ROLES
 };
 
@@ -87,7 +87,7 @@ enum tess__op {
     TESS__LEAVE,       /* … to here */
     TESS__CAST_WIRE,   /* group: unsharded gradient to the wire dtype */
     TESS__SUM_FULL,    /* group: this microbatch's unsharded gradient into the partial sums */
-    TESS__REDUCE,      /* group: post the reduce-scatter within the shard group; of q8 an all-to-all */
+    TESS__REDUCE,      /* group: post the reduce-scatter within the shard group; of blocks an all-to-all */
     TESS__REDUCE_WAIT,
     TESS__REPLICATE, /* group: post the all-reduce across replicas */
     TESS__REPLICATE_WAIT,
@@ -111,8 +111,8 @@ enum tess__op {
     TESS__RETURN, /* group: post the way of the results back to the shards */
     TESS__RETURN_WAIT,
     TESS__UPDATE_APPLY, /* group: the step of the shard with them */
-    TESS__WIDEN,        /* group: unsharded parameters from q8 to the compute dtype */
-    TESS__SUM_ARRIVED,  /* group: the sum of the shard's gradients, which came in q8 */
+    TESS__WIDEN,        /* group: unsharded parameters from blocks to the compute dtype */
+    TESS__SUM_ARRIVED,  /* group: the sum of the shard's gradients, which came in blocks */
 };
 
 enum {                       /* flags */

@@ -11,16 +11,16 @@
 
 static tess_status ask_group(tess__needs *n, const tess__setup *s, const tess__group *g, int32_t i) {
     uint32_t sent = s->accum > 1 && !s->sync_each ? TESS_F32 : g->grad_wire;
-    uint64_t blocks = tess_dtype_span(TESS_Q8, g->shard_elems);
-    int parts = sent == TESS_Q8 && s->shard_ranks > 1; /* of replicas alone, leaves are sent wide */
-    if (s->shard_ranks > 1 && g->gather == TESS_Q8)
+    uint64_t blocks = tess_dtype_span(TESS_Q8, g->shard_elems);   /* of q8e4m3 as many */
+    int parts = tess_dtype_is_blocks(sent) && s->shard_ranks > 1; /* of replicas alone, leaves are sent wide */
+    if (s->shard_ranks > 1 && tess_dtype_is_blocks(g->gather))
         TRY(tess__scratch_of(s, TESS_ALL_GATHER, TESS_U8, TESS_U8, blocks, s->shard_ranks, &n->gather[i]));
     if (parts && g->trainable)
         TRY(tess__scratch_of(s, TESS_ALL_TO_ALL, TESS_U8, TESS_U8, blocks, s->shard_ranks, &n->reduce[i]));
-    if (sent == TESS_Q8)
+    if (tess_dtype_is_blocks(sent))
         sent = TESS_F32;
     if (s->shard_ranks > 1) {
-        if (g->gather != TESS_Q8)
+        if (!tess_dtype_is_blocks(g->gather))
             TRY(tess__scratch_of(s, TESS_ALL_GATHER, g->compute, g->compute, g->shard_elems, s->shard_ranks,
                                  &n->gather[i]));
         if (g->trainable && !parts)

@@ -53,8 +53,8 @@ static inline double simulate_cast_bytes(const tess__group *g, uint8_t op) {
         return (double)(tess_dtype_span(g->low_copy ? g->compute : g->master, shard) +
                         tess_dtype_span(g->gather, shard));
     case TESS__CAST_WIRE: return (double)(tess_dtype_span(g->grad_local, flat) + tess_dtype_span(g->grad_wire, flat));
-    case TESS__WIDEN: return (double)(tess_dtype_span(TESS_Q8, flat) + tess_dtype_span(g->compute, flat));
-    default: return (double)(tess_dtype_span(TESS_Q8, flat) + 4 * shard); /* of each rank's blocks, the sum */
+    case TESS__WIDEN: return (double)(tess_dtype_span(g->gather, flat) + tess_dtype_span(g->compute, flat));
+    default: return (double)(tess_dtype_span(g->grad_wire, flat) + 4 * shard); /* of each rank's blocks, the sum */
     }
 }
 #endif
