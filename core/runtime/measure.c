@@ -149,14 +149,15 @@ static uint64_t of_block(const tess__plan *p, const tess__program *program, cons
 }
 
 /* The most bytes that one of a shard's replicas copies: parameters, states, buffers, the program's bytes. Frozen
- * parameters within the host's reach are not copied. */
+ * parameters within the host's reach are not copied, and none that checkpoints leave out. */
 static uint64_t snapshot_bytes(const tess__plan *p) {
     const tess__setup *s = &p->setup;
     uint64_t bytes = p->layout.buffer_bytes + 2 * TESS_CHECKPOINT_BYTES + TESS__DISK_BLOCK;
     for (int32_t i = 0; i < p->layout.n_groups; i++) {
         const tess__group *g = &p->layout.groups[i];
         uint64_t most = 0;
-        int copied = g->trainable || (s->env.mem != TESS_MEM_HOST && g->param_rest.domain == TESS_DOMAIN_DEVICE);
+        int copied = g->trainable ||
+                     (!s->base_apart && s->env.mem != TESS_MEM_HOST && g->param_rest.domain == TESS_DOMAIN_DEVICE);
         for (int32_t k = 0; copied && k < s->replicas; k++) {
             tess__span_elems part = tess__replica_part(g, k, s->replicas);
             most = part.elems > most ? part.elems : most;

@@ -48,8 +48,13 @@ static tess_status take_directory(tess__saver *s, const char *on_newer) {
 }
 
 /* [leader] Reads the base's files once. */
-static tess_status read_base(tess__saver *s, const char *const *paths) {
-    return paths && !s->base.n ? tess__base_files_read(&tess__disk_real, paths, &s->base) : TESS_OK;
+static tess_status read_base(tess__saver *s, const tess_checkpoint_options *o) {
+    if (o->base && !s->base.n)
+        TRY(tess__base_files_read(&tess__disk_real, o->base, &s->base));
+    if (s->t->plan.setup.base_apart && !(o->flags & TESS_CHECKPOINT_PREPARE) && !(o->base && s->base.n))
+        return tess__fail(TESS_E_INVALID, "tess_checkpoint_save without base: TESS_OPTIONS_BASE_APART promises it, and "
+                                          "frozen parameters have no room in the snapshot");
+    return TESS_OK;
 }
 
 typedef struct {
@@ -68,7 +73,7 @@ static tess_status prepare_save(tess__saver *s, const tess_checkpoint_options *o
     if (is_leader(s)) {
         n->status = take_directory(s, o->on_newer ? o->on_newer : "stop");
         if (!n->status)
-            n->status = read_base(s, o->base);
+            n->status = read_base(s, o);
         mine.base_apart = o->base && s->base.n;
         if (!n->status && !(o->flags & TESS_CHECKPOINT_PREPARE))
             n->status = tess__store_begin(&s->store, s->step, &n->value);
