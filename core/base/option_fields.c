@@ -51,6 +51,10 @@ const tess__field tess__fields_of_options[] = { OPTION(struct_size, NONE, NULL),
                                                 OPTION(mirror, NUMBER, "mirror"),
                                                 OPTION(microbatches, NUMBER, NULL),
                                                 OPTION(group, NONE, NULL),
+                                                OPTION(audit, TEXT, "audit"),
+                                                OPTION(on_audit, TEXT, "on-audit"),
+                                                OPTION(audit_failed, NONE, NULL),
+                                                OPTION(audit_user, NONE, NULL),
                                                 { .name = NULL } };
 enum { N_OPTIONS = sizeof tess__fields_of_options / sizeof tess__fields_of_options[0] };
 

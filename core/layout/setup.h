@@ -39,6 +39,7 @@ typedef struct {
     int base_apart;       /* checkpoints hold no frozen parameters: TESS_OPTIONS_BASE_APART */
     int32_t mirror;       /* steps between images in memory; 0: none */
     int32_t ledger_every; /* steps between lines of the ledger of digests; 0: there is none */
+    int32_t audit_every;  /* passes between two audits of the same work; 0: none */
     uint64_t input_bytes;
     uint64_t granularity; /* arenas are obtained in multiples of it */
     uint64_t align;       /* of every buffer: the device's, the comm's, at least 64 */
