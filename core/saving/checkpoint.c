@@ -240,11 +240,8 @@ static tess_status wait_for(tess *t, tess_checkpoint_info *out, int *soft) {
     join_writer(s);
     *soft = s->status == TESS_E_DATA || !t->comms.control || !tess__control_aborting(t->comms.control);
     TRY(take_outcome(s));
-    if (out) {
-        tess_checkpoint_info info = s->info;
-        info.struct_size = sizeof info;
-        TESS_GIVE(out, &info);
-    }
+    if (out)
+        TESS_GIVE(out, &s->info);
     return TESS_OK;
 }
 

@@ -168,6 +168,27 @@ static void test_comms__members_are_numbered_alike_by_all(void **state) {
             }
 }
 
+static void test_group__its_title_ends_within_its_room(void **state) {
+    (void)state;
+    choice mine = { .name = "a-name-of-thirty-one-characters" };
+    static int32_t members[RANKS];
+    static tess__comms c, as_it_was;
+    for (int name = 0; name < 2; name++)
+        for (int32_t first = 1; first > 0 && first <= 100000000; first *= 10)
+            for (c.world.nranks = 1; c.world.nranks <= RANKS; c.world.nranks++) {
+                for (int i = 0; i < RANKS; i++)
+                    members[i] = first + i;
+                c.members = members;
+                memset(c.title, 0, sizeof c.title);
+                as_it_was = c;
+                mine.name[name ? 1 : 31] = 0;
+                make_title(&c, &mine);
+                assert_in_range(strlen(c.title), 15, sizeof c.title - 1);
+                memset(c.title, 0, sizeof c.title);
+                assert_memory_equal(&c, &as_it_was, sizeof c);
+            }
+}
+
 static void test_comms__keys_are_of_the_engine_and_its_group(void **state) {
     (void)state;
     char key[64];
@@ -189,6 +210,7 @@ static void test_comms__keys_are_of_the_engine_and_its_group(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_comms__members_are_numbered_alike_by_all),
+        cmocka_unit_test(test_group__its_title_ends_within_its_room),
         cmocka_unit_test(test_comms__keys_are_of_the_engine_and_its_group),
         cmocka_unit_test(test_group__has_the_ranks_of_its_color_in_order_of_keys),
         cmocka_unit_test(test_group__is_named_by_few_of_many_ranks),
