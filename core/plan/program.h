@@ -60,6 +60,8 @@ enum tess__role {
     TESS__RETURN_SCRATCH,  /* group */
     TESS__PACKED,          /* group: unsharded parameters as they travel, in blocks */
     TESS__ARRIVED,         /* group: all ranks' gradients of this rank's shard as they travel, in blocks */
+    TESS__SHARD_WIRE,      /* group: the shard's gradient in blocks, as its replicas send and gather it */
+    TESS__LANDED,          /* group: all replicas' blocks of this one's part of it */
     TESS__N_ROLES
 };
 
@@ -89,7 +91,7 @@ enum tess__op {
     TESS__SUM_FULL,    /* group: this microbatch's unsharded gradient into the partial sums */
     TESS__REDUCE,      /* group: post the reduce-scatter within the shard group; of blocks an all-to-all */
     TESS__REDUCE_WAIT,
-    TESS__REPLICATE, /* group: post the all-reduce across replicas */
+    TESS__REPLICATE, /* group: post the all-reduce across replicas; of blocks an all-to-all, then an all-gather */
     TESS__REPLICATE_WAIT,
     TESS__SUM_SHARD,  /* group: the reduced part into the sharded gradient */
     TESS__NORM_GROUP, /* group: add its squares to the limbs */
@@ -113,12 +115,16 @@ enum tess__op {
     TESS__UPDATE_APPLY, /* group: the step of the shard with them */
     TESS__WIDEN,        /* group: unsharded parameters from blocks to the compute dtype */
     TESS__SUM_ARRIVED,  /* group: the sum of the shard's gradients, which came in blocks */
+    TESS__PACK_SUM,     /* group: the sum of microbatches to blocks */
+    TESS__SUM_LANDED,   /* group: the sum of this replica's part, which came in blocks, to blocks */
+    TESS__WIDEN_SUM,    /* group: the sums of all parts from blocks */
 };
 
 enum {                       /* flags */
        TESS__ZERO = 1,       /* ALLOC: filled with zeros */
        TESS__ASYNC = 2,      /* GATHER, REDUCE, SUM_SHARD, OPTIMIZE: done by a transfer lane; a wait follows */
        TESS__OUTPUTS = 4,    /* OFFLOAD and so on: the block's output; else its saved buffer */
+       TESS__BACK = 8,       /* REPLICATE: the way back, of sums */
        TESS__PIECE_SHIFT = 4 /* COLLECT, RETURN and their waits: above it, 0 for the update, 1 + k for state k */
 };
 

@@ -43,6 +43,9 @@ static const char *const op_names[] = {
     [TESS__UPDATE_APPLY] = "optimizer_apply",
     [TESS__WIDEN] = "widen",
     [TESS__SUM_ARRIVED] = "sum_ranks",
+    [TESS__PACK_SUM] = "pack_sum",
+    [TESS__SUM_LANDED] = "sum_replicas",
+    [TESS__WIDEN_SUM] = "widen_sum",
 };
 
 static int is_op(uint8_t op) {
