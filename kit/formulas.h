@@ -59,22 +59,20 @@ TESS_FN float tess_f32_of_e4m3(uint8_t code) {
     return tess_f32_of_bits((uint32_t)(code & 0x80u) << 24 | bits);
 }
 
-/* Blocks of 8 bits: the scale is the greatest magnitude / `top`, the greatest number of a byte. `most` are the bits of
- * that magnitude: as integers, NaN is above infinity, and that above all numbers. A block that is not finite is NaN
- * throughout; one whose scale would be no normal number is 0. FLT_MAX counts as the float below, of which `top` times
- * the scale is still finite. */
+/* Blocks of 8 bits: the scale is the greatest magnitude / `top`, the greatest number of a byte, cut to 17 bits. So
+ * bytes times it are exact, and a block that is read and made again is the same. `most` are the bits of that magnitude:
+ * as integers, NaN is above infinity, and that above all numbers. A block that is not finite is NaN throughout; one
+ * whose scale would be no normal number is 0. */
 #define TESS_Q8_TOP 127.0f
 #define TESS_E4M3_TOP 448.0f
-TESS_FN uint32_t tess_block_least(float top) { /* 2^-119, 2^-117 */
-    return top == TESS_Q8_TOP ? 0x04000000u : 0x05000000u;
-}
 TESS_FN float tess_block_scale(uint32_t most, float top) {
+    uint32_t bits = tess_f32_bits(tess_f32_of_bits(most) / top) & ~0x7fu;
     if (most >= 0x7f800000u)
         return tess_f32_of_bits(0x7fc00000u);
-    return most < tess_block_least(top) ? 0.0f : tess_f32_of_bits(most == 0x7f7fffffu ? most - 1u : most) / top;
+    return bits < 0x00800000u ? 0.0f : tess_f32_of_bits(bits);
 }
-TESS_FN float tess_block_factor(uint32_t most, float top) { /* 0: all bytes are 0 */
-    return most >= 0x7f800000u || most < tess_block_least(top) ? 0.0f : top / tess_f32_of_bits(most);
+TESS_FN float tess_block_factor(float scale) { /* 0: all bytes are 0 */
+    return scale > 0.0f ? 1.0f / scale : 0.0f;
 }
 /* A byte of a block, of x times its factor: the nearest, even of two. */
 TESS_FN uint8_t tess_q8_of_f32(float y) { /* 1.5 * 2^23 leaves the rounded integer in the low bits */

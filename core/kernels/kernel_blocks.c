@@ -19,8 +19,7 @@ TESS_BODY uint32_t most_of(const float *x, uint64_t n) {
 /* A block of f32 with `n` elements, of bytes whose greatest number is `top`, a constant. */
 TESS_BODY void pack_block(const float *x, char *out, uint64_t n, float top) {
     uint8_t *q = (uint8_t *)(out + 4);
-    uint32_t most = most_of(x, n);
-    float scale = tess_block_scale(most, top), factor = tess_block_factor(most, top);
+    float scale = tess_block_scale(most_of(x, n), top), factor = tess_block_factor(scale);
     memcpy(out, &scale, sizeof scale);
     if (factor == 0.0f)
         memset(q, 0, TESS_Q8_BLOCK);

@@ -7,9 +7,10 @@
  * scale: 0 or 1.
  *
  * TREE_SUM: r = T(in[0 … n_in-1]); TESS_KERNEL_ADD: r = out + r; then out = r * scale, where 0 means 1. Sums are f32
- * (f64 of f64, wrapping of i32 and i64); out has the sum's dtype, or is bf16 or f16, rounded once. TESS_KERNEL_CHAIN:
- * in[0 … n_in-2] have the sum's dtype, in[n_in-1] has in_dtype, and r = in[0] + (in[1] + (… + in[n_in-1])): one push of
- * the incremental tree (kernel_tree_sum.c). out may be an input of its own dtype.
+ * (f64 of f64, wrapping of i32 and i64); out has the sum's dtype, or is bf16, f16 or blocks, rounded once.
+ * TESS_KERNEL_Q8 and _Q8E4M3: each sum of two is rounded to blocks. TESS_KERNEL_CHAIN: in[0 … n_in-2] have the sum's
+ * dtype, in[n_in-1] has in_dtype, and r = in[0] + (in[1] + (… + in[n_in-1])): one push of the incremental tree
+ * (kernel_tree_sum.c). out may be an input of its own dtype.
  *
  * SCALE: out = in[0] * scale (null in: out in place), f32 or f64; scale rounded once to the dtype; 0 is 0.
  *

@@ -341,8 +341,10 @@ enum { TESS_K_CAST = 1, TESS_K_TREE_SUM, TESS_K_SCALE, TESS_K_SQUARE_SUM, TESS_K
 enum { /* tess_kernel.flags */
     TESS_KERNEL_ADD = 1,  /* TREE_SUM, SQUARE_SUM: add to out */
     TESS_KERNEL_CHAIN = 2, /* TREE_SUM: in[0] + (in[1] + (… + in[n-1])), all but the last already of the sum's dtype */
-    TESS_KERNEL_MORE = 4 /* SQUARE_SUM, OPTIMIZER: another of its kind follows on this stream, from this thread, before
-                          * any other call that works there: the device may hold this one back until then */
+    TESS_KERNEL_MORE = 4, /* SQUARE_SUM, OPTIMIZER: another of its kind follows on this stream, from this thread, before
+                           * any other call that works there: the device may hold this one back until then */
+    TESS_KERNEL_Q8 = 8, /* TREE_SUM in f32, since 1.1: each sum of two goes through a block of q8, or of q8e4m3 */
+    TESS_KERNEL_Q8E4M3 = 16
 };
 enum { TESS_OPT_SGD = 1, TESS_OPT_ADAM, TESS_OPT_ADAMW, TESS_OPT_ADADELTA };
 
@@ -380,7 +382,7 @@ enum { TESS_PREPARED_BYTES = 128 };
 
 /* Formulas, summation order and rounding are the core's, in docs/numbers.md: the same bits on every device.
  *   CAST        out = in[0] in out_dtype, round to nearest even; scale 0 or 1. To blocks from f32; from them to f32, bf16, f16
- *   TREE_SUM    out = T(in[0 … n_in-1]) * scale in the tree order; scale 0 means 1
+ *   TREE_SUM    out = T(in[0 … n_in-1]) * scale in the tree order; scale 0 means 1. Blocks as out: of a sum in f32, not scaled
  *   SCALE       out = in[0] * scale (null in: out in place); 0 is 0
  *   SQUARE_SUM  out: the exact sum of (in[0] * scale)² as int64 limbs; scale 0 means 1
  *   CLIP        out: the f32 factor min(1, scale / (norm + 1e-6)) of the norm whose limbs in[0] is; out may be in[0].

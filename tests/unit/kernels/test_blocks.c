@@ -90,7 +90,7 @@ static void test_blocks__the_least_scale_and_the_greatest(void **state) {
     static float in[TESS_Q8_BLOCK], out[TESS_Q8_BLOCK];
     char blocks[TESS_Q8_BYTES];
     for_each_dtype(d) for_each_isa(isa) {
-        float least = d == TESS_Q8 ? 0x1p-119f : 0x1p-117f;
+        float least = d == TESS_Q8 ? 127 * 0x1p-126f : 448 * 0x1p-126f;
         in[3] = nextafterf(least, 0);
         cast(TESS_F32, (uint32_t)d, in, blocks, TESS_Q8_BLOCK);
         cast((uint32_t)d, TESS_F32, blocks, out, TESS_Q8_BLOCK);
@@ -102,9 +102,28 @@ static void test_blocks__the_least_scale_and_the_greatest(void **state) {
         in[3] = 0x1.fffffep127f;
         cast(TESS_F32, (uint32_t)d, in, blocks, TESS_Q8_BLOCK);
         cast((uint32_t)d, TESS_F32, blocks, out, TESS_Q8_BLOCK);
-        assert_true(isfinite(out[3]) && out[3] >= 0x1.fffffp127f);
+        assert_true(isfinite(out[3]) && out[3] >= 0x1.fffcp127f);
     }
     tess__isa_limit(0);
+}
+
+/* Whatever is read from blocks makes the same blocks again, so a sum may go through them any number of times. */
+static void test_blocks__made_again_of_what_they_hold_are_the_same(void **state) {
+    (void)state;
+    static float in[ELEMS];
+    static char blocks[(ELEMS / TESS_Q8_BLOCK + 1) * TESS_Q8_BYTES], again[sizeof blocks];
+    uint64_t seed = 23;
+    for_each_dtype(d) for (int round = 0; round < 3000; round++) {
+        float least = d == TESS_Q8 ? 127 * 0x1p-126f : 448 * 0x1p-126f;
+        for (int i = 0; i < ELEMS; i++)
+            in[i] = round % 3 == 0   ? random_wide(&seed)
+                    : round % 3 == 1 ? random_unit(&seed) * least * (float)(1 << round % 7)
+                                     : random_unit(&seed);
+        cast(TESS_F32, (uint32_t)d, in, blocks, ELEMS);
+        cast((uint32_t)d, TESS_F32, blocks, in, ELEMS);
+        cast(TESS_F32, (uint32_t)d, in, again, ELEMS);
+        assert_memory_equal(again, blocks, sizeof blocks);
+    }
 }
 
 /* ---- e4m3 ---- */
@@ -259,6 +278,92 @@ static void sums_are_trees(uint32_t dtype) {
     tess__isa_limit(0);
 }
 
+/* The tree by its definition, each sum of two in blocks: out[i] = T(lo, hi) of parts. */
+static void tree_in_blocks(uint32_t dtype, float parts[][ELEMS], int lo, int hi, float *out) {
+    float right[ELEMS];
+    char blocks[(ELEMS / TESS_Q8_BLOCK + 1) * TESS_Q8_BYTES];
+    int p = 1;
+    memcpy(out, parts[lo], sizeof right);
+    if (hi - lo == 1)
+        return;
+    while (2 * p < hi - lo)
+        p *= 2;
+    tree_in_blocks(dtype, parts, lo, lo + p, out);
+    tree_in_blocks(dtype, parts, lo + p, hi, right);
+    for (int i = 0; i < ELEMS; i++)
+        out[i] += right[i];
+    cast(TESS_F32, dtype, out, blocks, ELEMS);
+    cast(dtype, TESS_F32, blocks, out, ELEMS);
+}
+
+/* Into f32, scaled; into blocks; and added to what is there. */
+static void sums_go_through(uint32_t dtype, uint32_t flag) {
+    static float wide[PARTS][ELEMS], two[2][ELEMS], want[ELEMS], got[ELEMS];
+    static char blocks[PARTS][(ELEMS / TESS_Q8_BLOCK + 1) * TESS_Q8_BYTES], sum[sizeof blocks[0]], packed[sizeof sum];
+    const void *in[PARTS];
+    uint64_t seed = 9;
+    for (int p = 0; p < PARTS; p++) {
+        for (int i = 0; i < ELEMS; i++)
+            wide[p][i] = random_unit(&seed);
+        cast(TESS_F32, dtype, wide[p], blocks[p], ELEMS);
+        cast(dtype, TESS_F32, blocks[p], wide[p], ELEMS);
+        in[p] = blocks[p];
+    }
+    for_each_isa(isa) for (int n = 1; n <= PARTS; n++) {
+        tess_kernel k = { .struct_size = sizeof k,
+                          .kernel = TESS_K_TREE_SUM,
+                          .in_dtype = dtype,
+                          .out_dtype = dtype,
+                          .n_in = (uint32_t)n,
+                          .flags = flag,
+                          .in = in,
+                          .out = sum,
+                          .elems = ELEMS };
+        tree_in_blocks(dtype, wide, 0, n, want);
+        cast(TESS_F32, dtype, want, packed, ELEMS);
+        run_kernel(&k, NULL);
+        assert_memory_equal(sum, packed, sizeof sum);
+        memcpy(two[0], wide[0], sizeof got), memcpy(two[1], want, sizeof got), memcpy(got, wide[0], sizeof got);
+        tree_in_blocks(dtype, two, 0, 2, want);
+        for (int i = 0; i < ELEMS; i++)
+            want[i] *= (float)(1.0 / 3);
+        k.out_dtype = TESS_F32, k.out = got, k.flags = flag | TESS_KERNEL_ADD, k.scale = 1.0 / 3;
+        run_kernel(&k, NULL);
+        assert_memory_equal(got, want, sizeof got);
+    }
+    tess__isa_limit(0);
+}
+
+static void test_blocks__sums_of_two_go_through_them(void **state) {
+    (void)state;
+    sums_go_through(TESS_Q8, TESS_KERNEL_Q8);
+    sums_go_through(TESS_Q8E4M3, TESS_KERNEL_Q8E4M3);
+}
+
+static void test_blocks__sums_that_cannot_are_refused(void **state) {
+    (void)state;
+    double x[1] = { 1 }, y[1] = { 0 };
+    const void *in[1] = { x };
+    tess_error e = { .struct_size = sizeof e };
+    tess_kernel k = { .struct_size = sizeof k,
+                      .kernel = TESS_K_TREE_SUM,
+                      .in_dtype = TESS_F64,
+                      .out_dtype = TESS_F64,
+                      .n_in = 1,
+                      .flags = TESS_KERNEL_Q8,
+                      .in = in,
+                      .out = y,
+                      .elems = 1 };
+    assert_int_equal(tess__kernel_run(&k, NULL, &e), TESS_E_INVALID);
+    assert_non_null(strstr(e.message, "blocks are of one kind, of f32"));
+    k.in_dtype = k.out_dtype = TESS_F32, k.flags = TESS_KERNEL_Q8 | TESS_KERNEL_Q8E4M3;
+    assert_int_equal(tess__kernel_run(&k, NULL, &e), TESS_E_INVALID);
+    k.flags = TESS_KERNEL_Q8 | TESS_KERNEL_CHAIN;
+    assert_int_equal(tess__kernel_run(&k, NULL, &e), TESS_E_INVALID);
+    k.flags = 0, k.out_dtype = TESS_Q8, k.scale = 0.5;
+    assert_int_equal(tess__kernel_run(&k, NULL, &e), TESS_E_UNSUPPORTED);
+}
+
 static void test_blocks__sums_are_the_tree_of_the_widened_values(void **state) {
     (void)state;
     for_each_dtype(d) sums_are_trees((uint32_t)d);
@@ -270,10 +375,13 @@ int main(void) {
         cmocka_unit_test(test_blocks__no_element_is_off_by_more_than_half_a_step),
         cmocka_unit_test(test_blocks__what_is_not_finite_makes_its_block_nan_and_no_other),
         cmocka_unit_test(test_blocks__the_least_scale_and_the_greatest),
+        cmocka_unit_test(test_blocks__made_again_of_what_they_hold_are_the_same),
         cmocka_unit_test(test_e4m3__each_code_is_its_value_and_back),
         cmocka_unit_test(test_e4m3__all_is_rounded_to_the_nearest),
         cmocka_unit_test(test_e4m3__a_block_of_all_codes),
         cmocka_unit_test(test_blocks__instruction_sets_and_threads_change_no_bit),
+        cmocka_unit_test(test_blocks__sums_of_two_go_through_them),
+        cmocka_unit_test(test_blocks__sums_that_cannot_are_refused),
         cmocka_unit_test(test_blocks__sums_are_the_tree_of_the_widened_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
