@@ -32,7 +32,7 @@ tess_status tess__low_copy_make(tess *t, int32_t g, tess__executor *on) {
 }
 
 void *tess__gathered(const tess *t, int32_t g) {
-    return tess__address_of(t, t->plan.layout.groups[g].gather == TESS_Q8 ? TESS__PACKED : TESS__FULL, g);
+    return tess__address_of(t, tess_dtype_is_blocks(t->plan.layout.groups[g].gather) ? TESS__PACKED : TESS__FULL, g);
 }
 
 void *tess__own_slot(const tess *t, int32_t g) {
@@ -45,7 +45,7 @@ tess_status tess__widen(tess *t, int32_t g, tess__executor *on) {
     const tess__group *group = &t->plan.layout.groups[g];
     const void *in[1] = { tess__address_of(t, TESS__PACKED, g) };
     tess_kernel k = { .kernel = TESS_K_CAST,
-                      .in_dtype = TESS_Q8,
+                      .in_dtype = group->gather,
                       .out_dtype = group->compute,
                       .n_in = 1,
                       .in = in,
@@ -123,12 +123,13 @@ tess_status tess__reduce_single_rank(tess *t, int32_t g, tess__executor *on) {
 }
 
 tess_status tess__sum_arrived(tess *t, int32_t g, tess__executor *on) {
+    uint32_t dtype = t->plan.layout.groups[g].grad_wire;
     uint64_t elems = t->plan.layout.groups[g].shard_elems;
     const char *parts = tess__address_of(t, TESS__ARRIVED, g);
     for (int32_t r = 0; r < t->plan.setup.shard_ranks; r++)
-        t->transfers.arrived[r] = parts + (uint64_t)r * tess_dtype_span(TESS_Q8, elems);
+        t->transfers.arrived[r] = parts + (uint64_t)r * tess_dtype_span(dtype, elems);
     tess_kernel k = { .kernel = TESS_K_TREE_SUM,
-                      .in_dtype = TESS_Q8,
+                      .in_dtype = dtype,
                       .out_dtype = TESS_F32,
                       .n_in = (uint32_t)t->plan.setup.shard_ranks,
                       .in = t->transfers.arrived,

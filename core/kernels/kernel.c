@@ -8,7 +8,7 @@ static int one_of(uint32_t dtype, uint32_t mask) {
 }
 enum {
     FLOATS = 1 << TESS_F16 | 1 << TESS_BF16 | 1 << TESS_F32 | 1 << TESS_F64,
-    SUMMED = FLOATS | 1 << TESS_I32 | 1 << TESS_I64 | 1 << TESS_Q8
+    SUMMED = FLOATS | 1 << TESS_I32 | 1 << TESS_I64 | 1 << TESS_Q8 | 1 << TESS_Q8E4M3
 };
 
 static const char *kernel_name(uint32_t kernel) {
@@ -18,7 +18,7 @@ static const char *kernel_name(uint32_t kernel) {
 
 /* A sum goes out in its own dtype, or from an f32 sum in a 16-bit float. */
 static int sum_goes_to(uint32_t in, uint32_t out) {
-    int f32_sum = in == TESS_F32 || in == TESS_BF16 || in == TESS_F16 || in == TESS_Q8;
+    int f32_sum = in == TESS_F32 || in == TESS_BF16 || in == TESS_F16 || tess_dtype_is_blocks(in);
     if (f32_sum)
         return one_of(out, 1 << TESS_F32 | 1 << TESS_BF16 | 1 << TESS_F16);
     return in == out;

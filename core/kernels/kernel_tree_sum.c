@@ -171,9 +171,9 @@ static void sum_part(void *user, uint64_t first, uint64_t elems) {
     }
 }
 
-/* 16-bit floats and q8 are summed in f32; all else in its own dtype. */
+/* 16-bit floats and blocks are summed in f32; all else in its own dtype. */
 static uint32_t sum_dtype_of(uint32_t in) {
-    return in == TESS_BF16 || in == TESS_F16 || in == TESS_Q8 ? TESS_F32 : in;
+    return in == TESS_BF16 || in == TESS_F16 || tess_dtype_is_blocks(in) ? TESS_F32 : in;
 }
 
 void tess__kernel_tree_sum(const tess_kernel *k, tess__pool *pool) {

@@ -55,10 +55,10 @@ tess_status tess__unit_gather(tess__compiler *b, int32_t u) {
         const tess__group *group = &b->layout->groups[g];
         if (group->in_place)
             continue;
-        int packed = group->gather == TESS_Q8;
+        int packed = tess_dtype_is_blocks(group->gather);
         tess__planned_collective c = tess__emit_collective(
             b, TESS_ALL_GATHER, TESS__SHARD, packed ? TESS_U8 : group->gather, packed ? TESS_U8 : group->gather,
-            packed ? tess_dtype_span(TESS_Q8, group->shard_elems) : group->shard_elems);
+            packed ? tess_dtype_span(group->gather, group->shard_elems) : group->shard_elems);
         TRY(tess__emit_alloc(b, packed ? TESS__PACKED : TESS__FULL, g, packed ? TESS_CAT_COMM : TESS_CAT_FULL_PARAM, u,
                              tess_dtype_span(group->gather, group->flat_elems), 0));
         if (b->units[u].fetched && on_host(b, group->param_rest))
@@ -102,7 +102,7 @@ tess_status tess__unit_drop(tess__compiler *b, int32_t u) {
 /* The whole is not there before it is needed: what is gathered ahead lies in blocks. */
 static tess_status widen_group(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
-    if (group->gather != TESS_Q8)
+    if (!tess_dtype_is_blocks(group->gather))
         return TESS_OK;
     TRY(tess__emit_alloc(b, TESS__FULL, g, TESS_CAT_FULL_PARAM, group->unit,
                          group->flat_elems * tess_dtype_bytes(group->compute), 0));
@@ -205,7 +205,7 @@ static uint32_t sent_dtype(const tess__compiler *b, const tess__group *g) {
 
 /* Replicas have no parts of their own to sum: their leaves go through blocks, and are sent wide. */
 static int sends_blocks(const tess__compiler *b, const tess__group *g) {
-    return sent_dtype(b, g) == TESS_Q8;
+    return tess_dtype_is_blocks(sent_dtype(b, g));
 }
 
 static tess_status prepare_send(tess__compiler *b, int32_t g) {
@@ -245,9 +245,9 @@ static tess_status round_leaf(tess__compiler *b, int32_t g) {
 static tess_status exchange_blocks(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     tess__planned_collective c = tess__emit_collective(b, TESS_ALL_TO_ALL, TESS__SHARD_SUMS, TESS_U8, TESS_U8,
-                                                       tess_dtype_span(TESS_Q8, group->shard_elems));
-    TRY(tess__emit_alloc(b, TESS__ARRIVED, g, TESS_CAT_COMM, group->unit, tess_dtype_span(TESS_Q8, group->flat_elems),
-                         0));
+                                                       tess_dtype_span(group->grad_wire, group->shard_elems));
+    TRY(tess__emit_alloc(b, TESS__ARRIVED, g, TESS_CAT_COMM, group->unit,
+                         tess_dtype_span(group->grad_wire, group->flat_elems), 0));
     TRY(tess__emit_scratch(b, TESS__REDUCE_SCRATCH, g, group->unit, &c));
     return tess__emit_post(b, TESS__REDUCE, 0, g, &c);
 }

@@ -30,13 +30,15 @@ same() {
 }
 trains --accum 8
 fp32=$digest
-for precision in wire8 wire8:int8,compute=bf16 wire8:sends=parameters wire8:sends=gradients; do
+others=$fp32
+for precision in wire8 wire8:fp8 wire8:int8,compute=bf16 wire8:sends=parameters wire8:fp8,sends=gradients; do
   trains --precision $precision --accum 8
   first=$digest
-  [ "$first" != "$fp32" ] || fail "$precision has the digest of fp32"
+  case "$others" in *"$first"*) fail "$precision has the digest of another: $first of $others" ;; esac
+  others="$others $first"
   same -n 2 --accum 4
   same -n 4 --accum 2 --wrap none --strategy hybrid:2
-  [ $precision = wire8 ] || continue
+  case $precision in wire8 | wire8:fp8) ;; *) continue ;; esac
   same -n 2 --accum 4 --strategy grad_op --activations recompute
   same -n 2 --accum 4 --strategy none --threads 3
   same -n 8 --accum 1 --wrap 'module:h.*'
@@ -51,16 +53,15 @@ for precision in wire8 wire8:int8,compute=bf16 wire8:sends=parameters wire8:send
 done
 # Not deterministic, one digest of each number of ranks, with and without accumulation, its sum sent or its leaves.
 unset TESSERA_DETERMINISTIC
-precision=wire8
-for more in "--accum 1" "--accum 2 --sync each" "--accum 2 --sync end"; do
+for precision in wire8 wire8:fp8; do for more in "--accum 1" "--accum 2 --sync each" "--accum 2 --sync end"; do
   # shellcheck disable=SC2086
-  trains --precision wire8 -n 3 $more
+  trains --precision $precision -n 3 $more
   first=$digest
   for strategy in grad_op none; do
     # shellcheck disable=SC2086
     same -n 3 $more --strategy $strategy
   done
-done
+done; done
 
 # What the network counts, of steps alone: longer runs less shorter ones.
 counted() { # precision: bytes that a loopback of its own carried for 3 steps
@@ -84,6 +85,7 @@ refuses() { # code text OPTION…
   expect "$code" "$TESSERA" train $gpt --quiet "$@"
   [ "$(wc -l < err)" = 1 ] && grep -q -- "$text" err || fail "$*: $(cat err)"
 }
-refuses 3 'precision wire8: .*"fp8"' --precision wire8:fp8
+refuses 3 'precision wire8: .*"fp16"' --precision wire8:fp16
+refuses 3 'precision wire8: both int8 and fp8' --precision wire8:int8,fp8
 refuses 3 "expected one of all|parameters|gradients" --precision wire8:sends=none
 refuses 3 "precision wire8" --precision wire8:compute=fp16
