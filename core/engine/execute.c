@@ -66,10 +66,10 @@ static tess_status post_planned(tess *t, const tess__instr *in, const void *send
     return TESS_OK;
 }
 
-/* Posts such a collective in place. The compute stream, or the host, waits for it before it goes on. */
-static tess_status run_planned(tess *t, const tess__instr *in, void *at, int scratch, const char *doing) {
+tess_status tess__run_planned(tess *t, const tess__instr *in, const void *send, void *recv, int scratch,
+                              const char *doing) {
     const tess__planned_collective *p = &t->pass.program->collectives[in->collective];
-    tess_collective c = planned_collective(t, in, at, at, scratch);
+    tess_collective c = planned_collective(t, in, send, recv, scratch);
     return p->members == 1 ? TESS_OK : tess__stream_collective(&t->streams, p->which, &c, doing);
 }
 
@@ -212,12 +212,13 @@ static tess_status norm_group(tess *t, int32_t g) {
 }
 
 static tess_status norm_reduce(tess *t, const tess__instr *in) {
-    return run_planned(t, in, tess__address_of(t, TESS__LIMBS, 0), TESS__LIMBS_SCRATCH,
-                       "all_reduce of the gradient norm");
+    void *limbs = tess__address_of(t, TESS__LIMBS, 0);
+    return tess__run_planned(t, in, limbs, limbs, TESS__LIMBS_SCRATCH, "all_reduce of the gradient norm");
 }
 
 static tess_status share_buffers(tess *t, const tess__instr *in) {
-    return run_planned(t, in, tess__address_of(t, TESS__BUFFERS, 0), TESS__CHUNK_SCRATCH, "the broadcast of buffers");
+    void *all = tess__address_of(t, TESS__BUFFERS, 0);
+    return tess__run_planned(t, in, all, all, TESS__CHUNK_SCRATCH, "the broadcast of buffers");
 }
 
 /* A device clips when only the optimizer's kernels need the norm: it makes their factor itself. */
@@ -387,7 +388,8 @@ static int stops_at(uint8_t op, int how_far) {
         (op == TESS__GATHER_WAIT || op == TESS__REDUCE_WAIT || op == TESS__REPLICATE_WAIT || op == TESS__NORM_REDUCE ||
          op == TESS__PREFETCH_WAIT || op == TESS__HOST_WAIT || op == TESS__COLLECT_WAIT || op == TESS__RETURN_WAIT))
         return 1;
-    return how_far != TESS__TO_END && (op == TESS__ENTER || op == TESS__LEAVE);
+    int is_audit = op == TESS__AUDIT || op == TESS__AUDIT_SEND;
+    return how_far != TESS__TO_END && (op == TESS__ENTER || op == TESS__LEAVE || is_audit);
 }
 
 tess_status tess__execute(tess *t, int32_t *pc, int how_far) {

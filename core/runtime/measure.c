@@ -2,6 +2,7 @@
 #include "measure.h"
 
 #include "kit/norm_limbs.h"
+#include "plan/audit.h"
 #include "base/status.h"
 #include "checkpoint/disk.h"
 
@@ -159,7 +160,9 @@ static uint64_t of_block(const tess__plan *p, const tess__program *program, cons
         return tess__saves_selectively(&p->model, &p->setup, i) ? o->selective_saved_bytes : o->saved_bytes;
     case TESS__SAVED_HOST: return o->saved_bytes;
     case TESS__SCRATCH:
-        if (!in || program->events[in[1].index].type != TESS__BACKWARD_BEGIN)
+        while (in && in->op != TESS__ENTER)
+            in++;
+        if (!in || program->events[in->index].type != TESS__BACKWARD_BEGIN)
             return o->forward_scratch_bytes;
         if (tess__saves_selectively(&p->model, &p->setup, i))
             return o->selective_scratch_bytes;
@@ -168,15 +171,80 @@ static uint64_t of_block(const tess__plan *p, const tess__program *program, cons
     }
 }
 
+/* ---- audits: reckoned from the declarations, apart from plan/audit.c ---- */
+
+static uint64_t padded(uint64_t bytes) {
+    return tess__round_up(bytes, 64);
+}
+
+static int has_param(const tess__model *m, int32_t block, int32_t root) {
+    const tess__scope *s = &m->scopes[m->blocks[block].scope];
+    for (int32_t i = 0; i < s->n_params; i++)
+        if (m->params[s->params[i]].tied_to == root)
+            return 1;
+    return 0;
+}
+
+/* Bytes of the gradients of a block's parameters; `begun`: of those alone that a later block has too. */
+static uint64_t of_gradients(const tess__plan *p, int32_t block, int begun) {
+    const tess__model *m = &p->model;
+    uint64_t bytes = 0;
+    for (int32_t root = 0; root < m->n_params; root++) {
+        const tess__param *of = &m->params[root];
+        int counts = !begun;
+        for (int32_t later = block + 1; later < m->n_blocks; later++)
+            counts |= has_param(m, later, root);
+        if (of->tied_to == root && of->group >= 0 && !(of->flags & TESS_FROZEN) && counts && has_param(m, block, root))
+            bytes += padded(of->elems * tess_dtype_bytes(p->layout.groups[of->group].grad_local));
+    }
+    return bytes;
+}
+
+static uint64_t of_sent(const tess__plan *p, int32_t block, int backward) {
+    uint64_t bytes = TESS__AUDIT_HEAD + padded(p->setup.input_bytes);
+    if (block)
+        bytes += padded(p->model.blocks[block - 1].options.output_bytes);
+    if (backward && block < p->model.n_blocks - 1)
+        bytes += padded(p->model.blocks[block].options.output_bytes);
+    return bytes + (backward ? of_gradients(p, block, 1) : 0);
+}
+
+static uint64_t of_again(const tess__plan *p, int32_t block, int backward) {
+    const tess_block_options *o = &p->model.blocks[block].options;
+    uint64_t scratch = o->forward_scratch_bytes;
+    if (backward && o->backward_scratch_bytes > scratch)
+        scratch = o->backward_scratch_bytes;
+    uint64_t bytes = padded(o->output_bytes) + padded(o->saved_bytes) + padded(scratch);
+    if (backward && block)
+        bytes += padded(p->model.blocks[block - 1].options.output_bytes);
+    return bytes + (backward ? of_gradients(p, block, 0) : 0);
+}
+
+static uint64_t of_audit(const tess__plan *p, const tess__instr *in, int role, int32_t block) {
+    int backward = in && in->flags & TESS__OF_BACKWARD;
+    uint64_t ranks = (uint64_t)p->setup.nranks, bytes = 0;
+    switch (role) {
+    case TESS__AUDIT_SENT: return ranks * of_sent(p, block, backward);
+    case TESS__AUDIT_WORK: return of_again(p, block, backward);
+    case TESS__AUDIT_FOUND: return ranks * TESS__AUDIT_FOUND_BYTES;
+    default: /* scratch of the collective that follows; what the plugin would fail with stands in the plan already */
+        backward = in && in[1].flags & TESS__OF_BACKWARD;
+        bytes = in && in[1].op == TESS__AUDIT_SEND ? of_sent(p, block, backward) : TESS__AUDIT_FOUND_BYTES;
+        return tess__scratch_of(&p->setup, TESS_ALL_GATHER, TESS_U8, TESS_U8, bytes, p->setup.nranks, &bytes) ? 0
+                                                                                                              : bytes;
+    }
+}
+
 /* The most bytes that one of a shard's replicas copies: parameters, states, buffers, the program's bytes. Frozen
- * parameters within the host's reach are not copied. */
+ * parameters within the host's reach are not copied, and none that checkpoints leave out. */
 static uint64_t snapshot_bytes(const tess__plan *p) {
     const tess__setup *s = &p->setup;
     uint64_t bytes = p->layout.buffer_bytes + 2 * TESS_CHECKPOINT_BYTES + TESS__DISK_BLOCK;
     for (int32_t i = 0; i < p->layout.n_groups; i++) {
         const tess__group *g = &p->layout.groups[i];
         uint64_t most = 0;
-        int copied = g->trainable || (s->env.mem != TESS_MEM_HOST && g->param_rest.domain == TESS_DOMAIN_DEVICE);
+        int copied = g->trainable ||
+                     (!s->base_apart && s->env.mem != TESS_MEM_HOST && g->param_rest.domain == TESS_DOMAIN_DEVICE);
         for (int32_t k = 0; copied && k < s->replicas; k++) {
             tess__span_elems part = tess__replica_part(g, k, s->replicas);
             most = part.elems > most ? part.elems : most;
@@ -264,6 +332,10 @@ uint64_t tess__measure(const tess__plan *p, const tess__needs *needs, const tess
     case TESS__SCRATCH:
     case TESS__OUTPUT_HOST:
     case TESS__SAVED_HOST: bytes = of_block(p, program, saved, in, role, index); break;
+    case TESS__AUDIT_SENT:
+    case TESS__AUDIT_WORK:
+    case TESS__AUDIT_FOUND:
+    case TESS__AUDIT_SCRATCH: bytes = of_audit(p, in, role, index); break;
     case TESS__BUFFERS:
     case TESS__STAGE:
     case TESS__STAGE_SCRATCH:

@@ -43,6 +43,8 @@ void simulated_free(simulated_step *);
  * `cpu_seconds`, or null: what it takes of the rank's cores. */
 double simulate_collective(const machine_desc *, const char *comm, uint32_t op, int32_t members, int32_t per_node,
                            uint64_t bytes, double *cpu_seconds);
+/** One call of a scope that has costs; `back`: of its backward. */
+double simulate_call_seconds(const simulation *, int32_t scope, int back);
 /** The share of its forward that the block's backward makes again by itself; 0 for a block of -1. */
 double simulate_made_again(const tess__model *, const tess__setup *, int32_t block);
 /** The bytes that a cast reads and writes: GATHER, CAST_WIRE, WIDEN, and those of sums in blocks. */
