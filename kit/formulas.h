@@ -78,8 +78,8 @@ TESS_FN float tess_block_factor(float scale) { /* 0: all bytes are 0 */
 TESS_FN uint8_t tess_q8_of_f32(float y) { /* 1.5 * 2^23 leaves the rounded integer in the low bits */
     return (uint8_t)tess_f32_bits(y + 12582912.0f);
 }
-/* The same by a draw of 12 bits: up with the probability of what is cut off. What is a number of the format, but for a
- * few of its last bits, stays that. */
+/* Rounds by a draw of 12 bits, up with the probability of the part that is cut off. A number of the format stays, also
+ * if its last bits are off. */
 TESS_FN uint8_t tess_q8_drawn(float y, uint32_t draw) {
     y = y > TESS_Q8_TOP ? TESS_Q8_TOP : y < -TESS_Q8_TOP ? -TESS_Q8_TOP : y;
     return tess_q8_of_f32(y + ((float)(int32_t)draw - 2047.5f) * 0x1p-12f);

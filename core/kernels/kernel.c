@@ -67,7 +67,7 @@ static tess_status check_scale(const tess_kernel *k, tess_error *error) {
     return TESS_OK;
 }
 
-/* What goes through blocks is a sum in f32 from its beginning; draws make blocks of f32. */
+/* Sums go through blocks only if they are f32 from their beginning; draws make blocks of f32. */
 static tess_status check_rounding(const tess_kernel *k, tess_error *error) {
     uint32_t both = TESS_KERNEL_Q8 | TESS_KERNEL_Q8E4M3, flags = k->flags & both;
     int f32_sum = k->in_dtype != TESS_F64 && k->in_dtype != TESS_I32 && k->in_dtype != TESS_I64;
