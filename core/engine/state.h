@@ -182,6 +182,9 @@ tess_status tess__widen(tess *, int32_t group, tess__executor *);       /* the g
 tess_status tess__shard_fetch(tess *, int32_t group, tess__executor *); /* ahead of the gather */
 tess_status tess__gradient_to_send(tess *, int32_t group, tess__executor *, void **source);
 void *tess__reduce_target(const tess *, int32_t group);
+/* How the group's blocks are rounded, from element `first` on; `draw`: 0 of parameters, 1 + g of microbatch g's leaf.
+ * null: to nearest. *room is what it points to. */
+const tess_rounding *tess__rounding_of(const tess *, int32_t group, uint64_t first, uint32_t draw, tess_rounding *room);
 float tess__mean_scale(const tess *); /* one over ranks times microbatches */
 tess__microbatch_sum tess__microbatch_sum_of(const tess *, int32_t group, int shards);
 /** Reduces on one rank, without a network and with the same rounding. */
