@@ -194,7 +194,7 @@ tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, 
 tess_status tess__given_of(const tess_options *o, tess__given *out) {
     *out = (tess__given){ .wins = (o->flags & TESS_OPTIONS_WIN) != 0 };
     if (o->flags & ~(uint32_t)(TESS_OPTIONS_WIN | TESS_OPTIONS_STEP_IN_PASS | TESS_OPTIONS_NO_CLIP | TESS_OPTIONS_LATE |
-                               TESS_OPTIONS_REPEAT | TESS_OPTIONS_LOSS_SCALE))
+                               TESS_OPTIONS_REPEAT | TESS_OPTIONS_LOSS_SCALE | TESS_OPTIONS_BASE_APART))
         return tess__fail(TESS_E_INVALID, "tess_open: unknown flags 0x%x", o->flags);
     if (o->n_settings > MOST_SETTINGS || (o->n_settings && !o->settings))
         return tess__fail(TESS_E_INVALID, "tess_open: %u settings%s, at most %d are possible", o->n_settings,

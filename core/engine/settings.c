@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/status.h"
+#include "checkpoint/checksum.h"
 #include "plan/activations.h"
 #include "readers/declaration_file.h"
 #include <tessera/gpu.h>
@@ -75,6 +76,7 @@ static void take_promises(tess__setup *s, const tess_options *o) {
     s->no_clip = (o->flags & TESS_OPTIONS_NO_CLIP) != 0 && !s->norm_first;
     s->repeats = (o->flags & TESS_OPTIONS_REPEAT) != 0;
     s->late = (o->flags & TESS_OPTIONS_LATE) != 0;
+    s->base_apart = (o->flags & TESS_OPTIONS_BASE_APART) != 0 && tess__sum_known();
 }
 
 static tess_status read_guard(tess *t) {

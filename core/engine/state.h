@@ -187,6 +187,11 @@ tess__microbatch_sum tess__microbatch_sum_of(const tess *, int32_t group, int sh
 /** Reduces on one rank, without a network and with the same rounding. */
 tess_status tess__reduce_single_rank(tess *, int32_t group, tess__executor *);
 tess_status tess__sum_arrived(tess *, int32_t group, tess__executor *); /* ranks' blocks of this rank's shard */
+void *tess__replica_wire(const tess *,
+                         int32_t group); /* the shard's gradient in blocks, and this replica's part of it: */
+void *tess__replica_slot(const tess *, int32_t group);
+tess_status tess__sum_landed(tess *, int32_t group, tess__executor *); /* replicas' blocks of that part */
+tess_status tess__widen_sum(tess *, int32_t group, tess__executor *);  /* the sums of all parts */
 tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__executor *);
 tess_status tess__optimize(tess *, int32_t group, tess__executor *);
 int tess__rests_on_host(const tess *, int32_t group);

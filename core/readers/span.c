@@ -45,6 +45,9 @@ static const char *const op_names[] = {
     [TESS__SUM_ARRIVED] = "sum_ranks",
     [TESS__AUDIT_SEND] = "all_gather_audit",
     [TESS__AUDIT] = "audit",
+    [TESS__PACK_SUM] = "pack_sum",
+    [TESS__SUM_LANDED] = "sum_replicas",
+    [TESS__WIDEN_SUM] = "widen_sum",
 };
 
 static int is_op(uint8_t op) {

@@ -470,6 +470,9 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     case TESS__CAST_WIRE:
     case TESS__WIDEN:
     case TESS__SUM_ARRIVED:
+    case TESS__PACK_SUM:
+    case TESS__SUM_LANDED:
+    case TESS__WIDEN_SUM:
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, simulate_cast_bytes(&l->groups[i], in->op)));
     case TESS__SUM_FULL:
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_SUM, (double)l->groups[i].flat_elems * 12));

@@ -81,8 +81,11 @@ enum { /* tess_options.flags */
                                     * Nothing is planned that would see gradients between them; another pass is refused */
     TESS_OPTIONS_NO_CLIP = 4,      /* and without clipping, which is then refused: a sharded gradient is planned from its
                                     * reduction to the step of its unit, not for the whole step. More flags: gpu.h */
-    TESS_OPTIONS_LOSS_SCALE = 32 /* backward multiplies the gradient of the loss by tess_loss_scale, or by loss_scale of
-                                  * tess_block_call. Without it a precision that scales losses (fp16) is refused */
+    TESS_OPTIONS_LOSS_SCALE = 32, /* backward multiplies the gradient of the loss by tess_loss_scale, or by loss_scale of
+                                   * tess_block_call. Without it a precision that scales losses (fp16) is refused */
+    TESS_OPTIONS_BASE_APART = 64 /* each save names files of the frozen parameters (tess_checkpoint_options.base), so a
+                                  * snapshot has no room for them. One that does not is refused. Needs xxHash: a build
+                                  * without has the room, and saves them */
 };
 typedef struct { /* which ranks form a group; those of others may form theirs in the same call */
     uint32_t struct_size;
