@@ -408,6 +408,8 @@ tess_status tess__execute(tess *t, int32_t *pc, int how_far) {
         tess_status s = run_instr(t, in);
         tess__range_end(t);
         TRY(s);
+        if (t->proof)
+            TRY(t->hooks->digest_instr(t, in));
         tess__tracing_instr(t, in, begin);
     }
 }
