@@ -156,6 +156,10 @@ static const char *op_name(uint8_t op) {
         [TESS__UPDATE_APPLY] = "optimizer step",
         [TESS__WIDEN] = "widening",
         [TESS__SUM_ARRIVED] = "sum of ranks",
+        [TESS__STATES_FETCH] = "fetch of the states",
+        [TESS__STATES_FETCH_WAIT] = "wait for the fetch of the states",
+        [TESS__STATES_STORE] = "store of the states",
+        [TESS__STATES_STORE_WAIT] = "wait for the store of the states",
     };
     return op < sizeof names / sizeof names[0] && names[op] ? names[op] : "?";
 }

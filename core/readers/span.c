@@ -43,6 +43,10 @@ static const char *const op_names[] = {
     [TESS__UPDATE_APPLY] = "optimizer_apply",
     [TESS__WIDEN] = "widen",
     [TESS__SUM_ARRIVED] = "sum_ranks",
+    [TESS__STATES_FETCH] = "fetch_states",
+    [TESS__STATES_FETCH_WAIT] = "wait_fetch_states",
+    [TESS__STATES_STORE] = "store_states",
+    [TESS__STATES_STORE_WAIT] = "wait_store_states",
 };
 
 static int is_op(uint8_t op) {
