@@ -41,19 +41,45 @@ TESS_FN float tess_f32_of_bf16(uint16_t h) {
     return tess_f32_of_bits((uint32_t)h << 16);
 }
 
-/* q8: a block's scale is its greatest magnitude / 127, and an element its nearest multiple, even of two. `most` are the
- * bits of that magnitude: as integers, NaN is above infinity, and that above all numbers. A block that is not finite is
- * NaN throughout; one below 2^-119, whose scale would be no normal number, is 0. */
-TESS_FN float tess_q8_scale(uint32_t most) {
+/* e4m3: a sign, 4 bits of exponent, 3 of mantissa; no infinities. All that is greater than 448, infinity too, is 448; a
+ * NaN is 0x7f and its sign. */
+TESS_FN uint8_t tess_e4m3_of_f32(float x) {
+    uint32_t bits = tess_f32_bits(x), size = bits & 0x7fffffffu;
+    uint32_t normal = ((size + 0x7ffffu + (size >> 20 & 1u)) >> 20) - (120u << 3);
+    uint32_t small =
+        tess_f32_bits(tess_f32_of_bits(size) + 16384.0f) & 15u; /* 2^14, whose last bit is 2^-9, rounds it */
+    uint32_t code = size < 0x3c800000u ? small : normal;        /* below 2^-6 */
+    code = code > 0x7eu ? 0x7eu : code;
+    return (uint8_t)((bits >> 24 & 0x80u) | (size > 0x7f800000u ? 0x7fu : code));
+}
+TESS_FN float tess_f32_of_e4m3(uint8_t code) {
+    uint32_t size = code & 0x7fu, normal = (size << 20) + (120u << 23);
+    uint32_t small = tess_f32_bits((float)(int32_t)size * 0x1p-9f);
+    uint32_t bits = size < 8u ? small : size == 0x7fu ? 0x7fc00000u : normal;
+    return tess_f32_of_bits((uint32_t)(code & 0x80u) << 24 | bits);
+}
+
+/* Blocks of 8 bits: the scale is the greatest magnitude / `top`, the greatest number of a byte, cut to 17 bits. So
+ * bytes times it are exact, and a block that is read and made again is the same. `most` are the bits of that magnitude:
+ * as integers, NaN is above infinity, and that above all numbers. A block that is not finite is NaN throughout; one
+ * whose scale would be no normal number is 0. */
+#define TESS_Q8_TOP 127.0f
+#define TESS_E4M3_TOP 448.0f
+TESS_FN float tess_block_scale(uint32_t most, float top) {
+    uint32_t bits = tess_f32_bits(tess_f32_of_bits(most) / top) & ~0x7fu;
     if (most >= 0x7f800000u)
         return tess_f32_of_bits(0x7fc00000u);
-    return most < 0x04000000u ? 0.0f : tess_f32_of_bits(most) / 127.0f;
+    return bits < 0x00800000u ? 0.0f : tess_f32_of_bits(bits);
 }
-TESS_FN float tess_q8_factor(uint32_t most) { /* 0: all bytes are 0 */
-    return most >= 0x7f800000u || most < 0x04000000u ? 0.0f : 127.0f / tess_f32_of_bits(most);
+TESS_FN float tess_block_factor(float scale) { /* 0: all bytes are 0 */
+    return scale > 0.0f ? 1.0f / scale : 0.0f;
 }
-TESS_FN int8_t tess_q8_of_f32(float x, float factor) { /* 1.5 * 2^23 leaves the rounded integer in the low bits */
-    return (int8_t)tess_f32_bits(x * factor + 12582912.0f);
+/* A byte of a block, of x times its factor: the nearest, even of two. */
+TESS_FN uint8_t tess_q8_of_f32(float y) { /* 1.5 * 2^23 leaves the rounded integer in the low bits */
+    return (uint8_t)tess_f32_bits(y + 12582912.0f);
+}
+TESS_FN float tess_f32_of_q8(uint8_t q) {
+    return (float)(int8_t)q;
 }
 
 TESS_FN uint16_t tess_f16_of_f32(float x) {

@@ -44,6 +44,8 @@ const tess__option tess__option_table[] = {
     { "ledger", TEXT, NULL, NULL, "file for digests of each step, by which two runs are compared" },
     { "ledger-every", INT, "1", NULL, "steps between two lines of the ledger" },
     { "at-rest-digests", FLAG, "0", NULL, "checks what a step left when it is read next" },
+    { "audit", TEXT, "0", NULL, "another rank repeats a K-th of each pass" },
+    { "on-audit", CHOICE, "stop", "stop|recover", "when an audit fails: stop, or go on from images" },
     { "generation", INT, NULL, NULL, "how often ranks have been replaced; set by tessera run" },
     { "ranks-least", INT, NULL, NULL,
       "fewest ranks to go on with when some are lost; set by tessera run --ranks MIN:MAX" },

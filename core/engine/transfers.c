@@ -54,7 +54,7 @@ static tess_status start_lanes(tess *t) {
 
 tess_status tess__transfers_create(tess *t) {
     t->transfers.in_flight = calloc((size_t)t->plan.compiler.stride + 1, sizeof *t->transfers.in_flight);
-    t->transfers.arrived = calloc((size_t)t->plan.setup.shard_ranks, sizeof *t->transfers.arrived);
+    t->transfers.arrived = calloc((size_t)t->plan.setup.nranks, sizeof *t->transfers.arrived);
     return t->transfers.in_flight && t->transfers.arrived
                ? TESS_OK
                : tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");

@@ -21,7 +21,7 @@ typedef struct {
     tess__executor host;        /* with streams: a lane that steps the optimizer on the host, behind `down` */
     tess__pool *host_pool;      /* of the work on the host, but not of `up`: one thread copies as fast */
     tess__in_flight *in_flight; /* by group or block */
-    const void **arrived;       /* by rank of the shard group: room for where its blocks came */
+    const void **arrived;       /* by rank of a group: room for where its blocks came */
     tess_stream step_stream;    /* the compute stream, as the optimizer plugin knows it */
     void *steps;                /* what that plugin has opened for steps there; null: it has none */
 } tess__transfers;

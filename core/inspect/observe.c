@@ -192,6 +192,8 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
                      .n_skipped = t->step.n_skipped,
                      .loss_scale = t->scaler.now.scale,
                      .n_overflows = t->scaler.now.skipped,
+                     .n_audits = t->audit.done,
+                     .n_audit_failures = t->audit.failures,
                      .n_collectives = t->comms.n_collectives,
                      .n_units = (uint64_t)t->plan.layout.n_units,
                      .n_params = (uint64_t)t->plan.model.n_params,

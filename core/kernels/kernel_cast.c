@@ -70,8 +70,8 @@ static const struct {
 };
 
 tess__cast_fn tess__cast_find(uint32_t from, uint32_t to, int stream) {
-    if (from == TESS_Q8 || to == TESS_Q8)
-        return tess__cast_find_q8(from, to);
+    if (tess_dtype_is_blocks(from) || tess_dtype_is_blocks(to))
+        return tess__cast_find_blocks(from, to);
     static const tess__cast_fn copies[] = { NULL, copy_1, copy_2, NULL, copy_4, NULL, NULL, NULL, copy_8 };
     if (from == to)
         return copies[tess_dtype_bytes(from)];

@@ -2,13 +2,15 @@
 /* The cpu device's elementwise kernels (tess_kernel in plugin.h), on plain memory. All give the same bits for any
  * number of threads and any instruction set. docs/kernels.md has them to the last bit; here is what they take:
  *
- * CAST: in[0] → out, among f16, bf16, f32, f64; equal dtypes are copied. From f32 to q8, from q8 to f32, bf16, f16.
+ * CAST: in[0] → out, among f16, bf16, f32, f64; equal dtypes are copied. From f32 to blocks, from them to f32, bf16,
+ * f16.
  * scale: 0 or 1.
  *
  * TREE_SUM: r = T(in[0 … n_in-1]); TESS_KERNEL_ADD: r = out + r; then out = r * scale, where 0 means 1. Sums are f32
- * (f64 of f64, wrapping of i32 and i64); out has the sum's dtype, or is bf16 or f16, rounded once. TESS_KERNEL_CHAIN:
- * in[0 … n_in-2] have the sum's dtype, in[n_in-1] has in_dtype, and r = in[0] + (in[1] + (… + in[n_in-1])): one push of
- * the incremental tree (kernel_tree_sum.c). out may be an input of its own dtype.
+ * (f64 of f64, wrapping of i32 and i64); out has the sum's dtype, or is bf16, f16 or blocks, rounded once.
+ * TESS_KERNEL_Q8 and _Q8E4M3: each sum of two is rounded to blocks. TESS_KERNEL_CHAIN: in[0 … n_in-2] have the sum's
+ * dtype, in[n_in-1] has in_dtype, and r = in[0] + (in[1] + (… + in[n_in-1])): one push of the incremental tree
+ * (kernel_tree_sum.c). out may be an input of its own dtype.
  *
  * SCALE: out = in[0] * scale (null in: out in place), f32 or f64; scale rounded once to the dtype; 0 is 0.
  *
@@ -42,8 +44,8 @@ typedef void (*tess__cast_fn)(const void *src, void *dst, uint64_t elems);
 /** Null when there is no such cast. `stream`: for runs much larger than the caches. */
 tess__cast_fn tess__cast_find(uint32_t from, uint32_t to, int stream);
 
-/** Those of which one side is q8: a run begins at a block. */
-tess__cast_fn tess__cast_find_q8(uint32_t from, uint32_t to);
+/** Those of which one side has blocks of 8 bits: a run begins at one. */
+tess__cast_fn tess__cast_find_blocks(uint32_t from, uint32_t to);
 
 enum { TESS__KERNEL_LEAST_ELEMS = 32768 }; /* per thread: below it, waking a worker costs more than it saves */
 #endif

@@ -237,10 +237,14 @@ static tess_precision_choice opaque_choice(void) {
 
 /* Blocks of 8 bits are made of fp32, by the device. */
 static tess_status check_blocks(const tess__setup *s, const tess__param *p, const tess_precision_choice *c) {
-    tess_kernel k = { .struct_size = sizeof k, .kernel = TESS_K_CAST, .in_dtype = TESS_F32, .out_dtype = TESS_Q8 };
+    int gathers = tess_dtype_is_blocks(c->gather), sends = tess_dtype_is_blocks(c->grad_wire);
+    tess_kernel k = { .struct_size = sizeof k,
+                      .kernel = TESS_K_CAST,
+                      .in_dtype = TESS_F32,
+                      .out_dtype = gathers ? c->gather : c->grad_wire };
     tess_need need = { .struct_size = sizeof need };
     tess_device_info info = { .struct_size = sizeof info };
-    if (c->gather != TESS_Q8 && c->grad_wire != TESS_Q8)
+    if (!gathers && !sends)
         return TESS_OK;
     if (c->master != TESS_F32 || c->grad_local != TESS_F32)
         return tess__fail(TESS_E_UNSUPPORTED,
@@ -271,7 +275,7 @@ tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_
                           "parameter \"%s\": TESSERA_PRECISION asks for compute in %s, which this program's kernels do "
                           "not read",
                           p->name, tess_dtype_name(c->compute));
-    if (c->gather != c->compute && c->gather != TESS_Q8)
+    if (c->gather != c->compute && !tess_dtype_is_blocks(c->gather))
         return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": the precision plugin gathers in a format of its own",
                           p->name);
     TRY(check_blocks(s, p, c));
@@ -307,7 +311,7 @@ static int same_group(const tess__group *g, const tess_precision_choice *c, cons
                            memcmp(&g->step, step, sizeof *step) == 0));
 }
 
-/* Tells whether the group gets a copy in the dtype that is gathered. Blocks of q8 are made of masters. */
+/* Tells whether the group gets a copy in the dtype that is gathered. Blocks are made of masters. */
 static int wants_copy(const tess__setup *s, const tess_precision_choice *c, int trainable) {
     return s->low_copy && trainable && c->master == TESS_F32 && (c->gather == TESS_BF16 || c->gather == TESS_F16);
 }
@@ -316,9 +320,10 @@ static uint64_t common_divisor(uint64_t a, uint64_t b) {
     return b ? common_divisor(b, a % b) : a;
 }
 
-/* The least number of elements that parts neither blocks of q8 nor the optimizer's blocks or rows. */
+/* The least number of elements that parts neither blocks of 8 bits nor the optimizer's blocks or rows. */
 static uint64_t pad_of(const tess_precision_choice *c, const tess_grain *step, int trainable) {
-    uint64_t pad = c->gather == TESS_Q8 || (trainable && c->grad_wire == TESS_Q8) ? TESS_Q8_BLOCK : TESS__PAD_ELEMS;
+    int blocks = tess_dtype_is_blocks(c->gather) || (trainable && tess_dtype_is_blocks(c->grad_wire));
+    uint64_t pad = blocks ? TESS_Q8_BLOCK : TESS__PAD_ELEMS;
     return step->block ? pad / common_divisor(pad, step->block) * step->block : pad;
 }
 

@@ -27,7 +27,7 @@ static inline uint32_t tess__rest_domain(const tess__rest *r) {
 typedef struct {
     int32_t unit;
     int trainable;
-    uint32_t master, compute, gather, grad_local, grad_wire; /* dtypes; gather: compute, or q8 */
+    uint32_t master, compute, gather, grad_local, grad_wire; /* dtypes; gather: compute, or blocks */
     uint32_t grad_shard; /* of the sharded gradient: fp32, or the wire's where it is one leaf */
     uint64_t used_elems, shard_elems, flat_elems; /* flat = S * shard, zero padded behind used */
     int32_t first_param, n_params;                /* in tess__layout.order, ascending by offset */
@@ -139,6 +139,12 @@ typedef struct {
 typedef struct {
     uint64_t first, elems;
 } tess__span_elems;
+/** Elements of the part of the shard's gradient that one of its replicas sums, whole blocks of 8 bits. Together they
+ * may be more than the shard. */
+static inline uint64_t tess__replica_elems(const tess__group *g, int32_t replicas) {
+    uint64_t blocks = g->shard_elems / TESS_Q8_BLOCK, n = (uint64_t)replicas;
+    return (blocks + n - 1) / n * TESS_Q8_BLOCK;
+}
 tess__span_elems tess__replica_part(const tess__group *, int32_t replica, int32_t replicas);
 tess__piece tess__layout_piece(const tess__layout *, const tess__param *, int32_t shard_rank);
 #endif

@@ -36,8 +36,10 @@ typedef struct {
     int32_t n_states;     /* fp32, of each element, where no plugin says it */
     int with_momentum;    /* tess_options.momentum */
     int snapshot;         /* memory for asynchronous checkpoints is planned */
+    int base_apart;       /* checkpoints hold no frozen parameters: TESS_OPTIONS_BASE_APART */
     int32_t mirror;       /* steps between images in memory; 0: none */
     int32_t ledger_every; /* steps between lines of the ledger of digests; 0: there is none */
+    int32_t audit_every;  /* passes between two audits of the same work; 0: none */
     uint64_t input_bytes;
     uint64_t granularity; /* arenas are obtained in multiples of it */
     uint64_t align;       /* of every buffer: the device's, the comm's, at least 64 */

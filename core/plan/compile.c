@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "kit/norm_limbs.h"
 #include "place.h"
+#include "compile_audit.h"
 #include "compile_blocks.h"
 #include "compile_matrices.h"
 #include "compile_states.h"
@@ -89,8 +90,10 @@ static tess_status prepare_scope(tess__compiler *b, uint8_t type, int32_t scope)
     TRY(prefetch_scopes(b));
     for (int32_t i = 0; type == TESS__BACKWARD_BEGIN && i < n; i++)
         TRY(tess__unit_begin_grad(b, units[i], 0));
-    if (block >= 0)
+    if (block >= 0) {
         TRY(tess__block_begin(b, type, block));
+        TRY(tess__audit_begin(b, type, block));
+    }
     return add_points(b, type, scope, TESS_LEDGER_AFTER);
 }
 
@@ -121,8 +124,10 @@ static tess_status leave_scope(tess__compiler *b, uint8_t type, int32_t scope) {
     int32_t n = b->n_scope_units[scope], *units = b->scope_units[scope];
     int32_t block = b->params_only ? -1 : b->model->scopes[scope].block;
     TRY(tess__program_instr(b->p, TESS__LEAVE, 0, b->p->n_events - 1, -1, 0));
-    if (block >= 0)
+    if (block >= 0) {
+        TRY(tess__audit_end(b, type, block));
         TRY(tess__block_end(b, type, block));
+    }
     mark_used_soon(b, b->setup->prefetch + 1);
     for (int32_t i = 0; i < n; i++) {
         b->units[units[i]].open--;

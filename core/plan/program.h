@@ -59,8 +59,14 @@ enum tess__role {
     TESS__MATRIX_SCRATCH,  /* group: of the optimizer */
     TESS__COLLECT_SCRATCH, /* group */
     TESS__RETURN_SCRATCH,  /* group */
-    TESS__PACKED,          /* group: unsharded parameters as they travel, in q8 */
-    TESS__ARRIVED,         /* group: all ranks' gradients of this rank's shard as they travel, in q8 */
+    TESS__PACKED,          /* group: unsharded parameters as they travel, in blocks */
+    TESS__ARRIVED,         /* group: all ranks' gradients of this rank's shard as they travel, in blocks */
+    TESS__AUDIT_SENT,      /* block: what each rank has sent of it for its audit */
+    TESS__AUDIT_WORK,      /* block: where it is computed again */
+    TESS__AUDIT_FOUND,     /* block: the digests of all ranks */
+    TESS__AUDIT_SCRATCH,   /* block */
+    TESS__SHARD_WIRE,      /* group: the shard's gradient in blocks, as its replicas send and gather it */
+    TESS__LANDED,          /* group: all replicas' blocks of this one's part of it */
     TESS__STAGED0,         /* group: optimizer states that rest in a store, while they are stepped */
     TESS__STAGED_LAST = TESS__STAGED0 + TESS__MAX_STATES - 1,
     TESS__N_ROLES
@@ -91,9 +97,9 @@ enum tess__op {
     TESS__LEAVE,       /* … to here */
     TESS__CAST_WIRE,   /* group: unsharded gradient to the wire dtype */
     TESS__SUM_FULL,    /* group: this microbatch's unsharded gradient into the partial sums */
-    TESS__REDUCE,      /* group: post the reduce-scatter within the shard group; of q8 an all-to-all */
+    TESS__REDUCE,      /* group: post the reduce-scatter within the shard group; of blocks an all-to-all */
     TESS__REDUCE_WAIT,
-    TESS__REPLICATE, /* group: post the all-reduce across replicas */
+    TESS__REPLICATE, /* group: post the all-reduce across replicas; of blocks an all-to-all, then an all-gather */
     TESS__REPLICATE_WAIT,
     TESS__SUM_SHARD,  /* group: the reduced part into the sharded gradient */
     TESS__NORM_GROUP, /* group: add its squares to the limbs */
@@ -115,19 +121,26 @@ enum tess__op {
     TESS__RETURN, /* group: post the way of the results back to the shards */
     TESS__RETURN_WAIT,
     TESS__UPDATE_APPLY, /* group: the step of the shard with them */
-    TESS__WIDEN,        /* group: unsharded parameters from q8 to the compute dtype */
-    TESS__SUM_ARRIVED,  /* group: the sum of the shard's gradients, which came in q8 */
+    TESS__WIDEN,        /* group: unsharded parameters from blocks to the compute dtype */
+    TESS__SUM_ARRIVED,  /* group: the sum of the shard's gradients, which came in blocks */
+    TESS__AUDIT_SEND,   /* block: if its turn has come, gives its inputs to all ranks */
+    TESS__AUDIT,        /* block: computes it again for another rank, compares */
+    TESS__PACK_SUM,     /* group: the sum of microbatches to blocks */
+    TESS__SUM_LANDED,   /* group: the sum of this replica's part, which came in blocks, to blocks */
+    TESS__WIDEN_SUM,    /* group: the sums of all parts from blocks */
     TESS__STATES_FETCH, /* group: states begin to come from the store */
     TESS__STATES_FETCH_WAIT,
     TESS__STATES_STORE, /* group: and, stepped, to go back there */
     TESS__STATES_STORE_WAIT,
 };
 
-enum {                       /* flags */
-       TESS__ZERO = 1,       /* ALLOC: filled with zeros */
-       TESS__ASYNC = 2,      /* GATHER, REDUCE, SUM_SHARD, OPTIMIZE: done by a transfer lane; a wait follows */
-       TESS__OUTPUTS = 4,    /* OFFLOAD and so on: the block's output; else its saved buffer */
-       TESS__PIECE_SHIFT = 4 /* COLLECT, RETURN and their waits: above it, 0 for the update, 1 + k for state k */
+enum {                        /* flags */
+       TESS__ZERO = 1,        /* ALLOC: filled with zeros */
+       TESS__ASYNC = 2,       /* GATHER, REDUCE, SUM_SHARD, OPTIMIZE: done by a transfer lane; a wait follows */
+       TESS__OUTPUTS = 4,     /* OFFLOAD and so on: the block's output; else its saved buffer */
+       TESS__OF_BACKWARD = 8, /* AUDIT, AUDIT_SEND, and ALLOC of what they need; else of forward */
+       TESS__BACK = 8,        /* REPLICATE: the way back, of sums */
+       TESS__PIECE_SHIFT = 4  /* COLLECT, RETURN and their waits: above it, 0 for the update, 1 + k for state k */
 };
 
 typedef struct {

@@ -63,10 +63,10 @@ static tess_status keep_buffer(tess__program *out, int role, int32_t index, tess
     return tess__program_buffer(out, &r, &at);
 }
 
-/* Tells whether a save reads the group in place: nothing writes it while training goes on, and the host reads it
- * where it rests. */
-static int is_saved_in_place(const tess__setup *s, const tess__group *g) {
-    return !g->trainable && (tess__one_memory(s) || g->param_rest.domain == TESS_DOMAIN_HOST);
+/* Tells whether a save copies nothing of the group: it leaves it out, or reads it in place, since nothing writes it
+ * while training goes on and the host reads it where it rests. */
+static int is_not_copied(const tess__setup *s, const tess__group *g) {
+    return !g->trainable && (s->base_apart || tess__one_memory(s) || g->param_rest.domain == TESS_DOMAIN_HOST);
 }
 
 /* Replicas divide a shard between them in runs of whole pads. */
@@ -74,7 +74,7 @@ static uint64_t snapshot_bytes(const tess__setup *s, const tess__layout *l) {
     uint64_t bytes = l->buffer_bytes + 2 * TESS_CHECKPOINT_BYTES, replicas = (uint64_t)s->replicas;
     for (int32_t i = 0; i < l->n_groups; i++) {
         const tess__group *g = &l->groups[i];
-        if (is_saved_in_place(s, g))
+        if (is_not_copied(s, g))
             continue;
         uint64_t part = (g->shard_elems / g->pad + replicas - 1) / replicas * g->pad;
         bytes += part * tess_dtype_bytes(g->master) + tess__states_of(g, part);

@@ -212,6 +212,33 @@ static void test_plugin_kernels__contributions_of_ranks(void **state) {
         }
 }
 
+static void widen(uint64_t n, uint64_t past, uint32_t blocks, uint32_t dtype) {
+    tess_nccl_widen_args a = { .items = over(n, TESS_NCCL_LANES), .elems = n, .stride = n + 16, .blocks = blocks };
+    a.from = values(dtype, (n + 16) * blocks, past, 100), a.to = values(TESS_F32, n * blocks, 0, 1);
+    a.in_dtype = dtype, a.vector = !past && (blocks == 1 || n % TESS_NCCL_LANES == 0);
+    LAUNCH("tess_nccl_widen", a, 2, THREADS);
+    compare(WHAT("%d elements, past %d, %d blocks, dtype %d", (int)n, (int)past, (int)blocks, (int)dtype));
+}
+
+static void finish(uint64_t n, uint64_t past, uint32_t in, uint32_t out, uint32_t add) {
+    tess_nccl_finish_args a = { .items = over(n, TESS_NCCL_LANES), .elems = n, .scale = add ? 1 : 0.3f, .add = add };
+    a.from = values(in, n, 0, 100), a.out = values(out, n, past, 1);
+    a.in_dtype = in, a.out_dtype = out, a.vector = !past;
+    LAUNCH("tess_nccl_finish", a, 2, THREADS);
+    compare(WHAT("%d elements, past %d, dtype %d to %d", (int)n, (int)past, (int)in, (int)out));
+}
+
+static void test_plugin_kernels__around_sums_of_nccl(void **state) {
+    static const uint64_t numbers[] = { 1, 8, 520, 517 };
+    (void)state;
+    for (int k = 0; k < 4; k++)
+        for (uint64_t past = 0; past < 2; past++)
+            for (uint32_t i = 0; i < 9; i++) {
+                widen(numbers[k], past, 1 + i % 3, reals[i % 2]);
+                finish(numbers[k], past, reals[i / 3], reals[i % 3], i % 2);
+            }
+}
+
 /* ---- optimizer-lion -------------------------------------------------------------------------------- */
 static void test_plugin_kernels__lion(void **state) {
     (void)state;
@@ -248,6 +275,7 @@ int main(void) {
         cmocka_unit_test(test_plugin_kernels__sum_of_squares),
         cmocka_unit_test(test_plugin_kernels__a_norm_from_its_digits),
         cmocka_unit_test(test_plugin_kernels__contributions_of_ranks),
+        cmocka_unit_test(test_plugin_kernels__around_sums_of_nccl),
         cmocka_unit_test(test_plugin_kernels__lion),
         cmocka_unit_test(test_plugin_kernels__every_kernel_has_a_case),
     };

@@ -23,6 +23,7 @@ axis_values axes[N_AXES] = {
     [DETERMINISTIC] = { "deterministic", { "0", "1" }, 2 },
     [COPY] = { "copy", { "0", "1" }, 2 },
     [STRICT] = { "strict", { "0", "1" }, 2 },
+    [AUDIT] = { "audit", { "0", "1/1", "1/3" }, 3 },
 };
 
 int axes_device_alone;
@@ -88,8 +89,15 @@ static int ranks_possible(const cell *c) {
     return !(cell_is(c, STRATEGY, "hybrid:3") && isnt(c, RANKS, "6"));
 }
 
+/* One rank has no auditor, hooks have no blocks, and the host does not read a device's memory. */
+static int audit_possible(const cell *c) {
+    return !isnt(c, AUDIT, "0") || (!cell_is(c, RANKS, "1") && !cell_is(c, COMM, "self") && !cell_is(c, API, "hooks") &&
+                                    (c->v[DEVICE] == UNSET || c->v[DEVICE] == 0));
+}
+
 int cell_exists(const cell *c) {
-    return device_possible(c) && ranks_possible(c) && !(cell_is(c, API, "hooks") && isnt(c, ACTIVATIONS, "keep"));
+    return device_possible(c) && ranks_possible(c) && audit_possible(c) &&
+           !(cell_is(c, API, "hooks") && isnt(c, ACTIVATIONS, "keep"));
 }
 
 /* ---- names ---- */
@@ -107,7 +115,7 @@ void cell_name(const cell *c, char *out, size_t n) {
     size_t at = (size_t)snprintf(out, n, "%s", c->large ? "large" : "");
     for (int a = 0; a < N_AXES && at < n; a++) {
         char strategy[32], whole[8];
-        const char *value = axes[a].values[c->v[a]], *slash = strrchr(value, '/');
+        const char *value = axes[a].values[c->v[a]], *slash = *value == '/' ? strrchr(value, '/') : NULL;
         if (a == ACCUM && c->whole) {
             snprintf(whole, sizeof whole, "%d", c->whole);
             value = whole;

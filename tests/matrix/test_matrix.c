@@ -119,6 +119,7 @@ static void set_environment(const cell *c) {
         { DETERMINISTIC, "TESSERA_DETERMINISTIC" },
         { COPY, "TESSERA_LOW_COPY" },
         { STRICT, "TESSERA_STRICT" },
+        { AUDIT, "TESSERA_AUDIT" },
     };
     char strategy[32], k[8];
     snprintf(k, sizeof k, "%d", cell_accum(c));

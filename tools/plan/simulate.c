@@ -222,43 +222,13 @@ static double bytes_of(uint64_t elems, uint32_t dtype) {
     return (double)elems * tess_dtype_bytes(dtype);
 }
 
-static uint32_t scope_dtype(const sim *s, int32_t scope) {
-    const tess__scope *of = &s->in->model->scopes[scope];
-    for (int32_t i = 0; i < of->n_params; i++)
-        if (s->in->model->params[of->params[i]].group >= 0)
-            return s->in->layout->groups[s->in->model->params[of->params[i]].group].compute;
-    return TESS_F32;
-}
-
-static double call_seconds(const sim *s, int32_t scope, int back) {
-    const machine_desc *m = s->in->machine;
-    const scope_cost *c = &s->in->costs[scope];
-    double seconds = back ? c->backward_seconds : c->forward_seconds;
-    if (seconds > 0)
-        return seconds;
-    return over(back ? c->backward_flops : c->forward_flops,
-                m->flops_per_second[scope_dtype(s, scope) & 15] * threads(s)) +
-           over(back ? c->backward_bytes : c->forward_bytes, m->memory_bytes_per_second * threads(s)) +
-           (back ? c->backward_kernels : c->forward_kernels) * m->kernel_seconds;
-}
-
-double simulate_made_again(const tess__model *m, const tess__setup *s, int32_t block) {
-    if (block < 0 || block == m->n_blocks - 1)
-        return 0;
-    const tess_block_options *o = &m->blocks[block].options;
-    if (tess__saves_selectively(m, s, block))
-        return o->forward_work > 0 ? o->selective_work / o->forward_work : 0.5;
-    return tess__activations_of(s, block) == TESS__ACTIVATIONS_RECOMPUTE && o->remake_scratch_bytes &&
-           !(o->flags & TESS_BLOCK_KEEP);
-}
-
 static double scope_seconds(const sim *s, const tess__event *e) {
     int back = e->type == TESS__BACKWARD_BEGIN;
     int32_t block = s->in->model->scopes[e->scope].block;
     if (!s->in->costs)
         return 0;
     double again = back ? simulate_made_again(s->in->model, s->in->setup, block) : 0;
-    return call_seconds(s, e->scope, back) + again * call_seconds(s, e->scope, 0);
+    return simulate_call_seconds(s->in, e->scope, back) + again * simulate_call_seconds(s->in, e->scope, 0);
 }
 
 /* ---- collectives ---- */
@@ -471,6 +441,18 @@ static tess_status matrices_instr(sim *s, const tess__instr *in) {
     }
 }
 
+/* An audit's turn comes once in so many passes: a share of its time in each. */
+static tess_status audit_instr(sim *s, const tess__instr *in) {
+    const tess__planned_collective *c = &s->program->collectives[in->collective];
+    int32_t scope = s->in->model->blocks[in->index].scope;
+    double seconds = simulate_collective(s->in->machine, s->in->comm, c->op, c->members, per_node(s, c->members, 1),
+                                         collective_bytes(c), NULL);
+    if (in->op == TESS__AUDIT && s->in->costs)
+        seconds += simulate_call_seconds(s->in, scope, 0) +
+                   (in->flags & TESS__OF_BACKWARD ? simulate_call_seconds(s->in, scope, 1) : 0);
+    return run_work(s, in, NULL, seconds / s->in->setup->audit_every);
+}
+
 static tess_status run_instr(sim *s, const tess__instr *in) {
     const tess__setup *u = s->in->setup;
     const tess__layout *l = s->in->layout;
@@ -486,6 +468,9 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     case TESS__CAST_WIRE:
     case TESS__WIDEN:
     case TESS__SUM_ARRIVED:
+    case TESS__PACK_SUM:
+    case TESS__SUM_LANDED:
+    case TESS__WIDEN_SUM:
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, simulate_cast_bytes(&l->groups[i], in->op)));
     case TESS__SUM_FULL:
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_SUM, (double)l->groups[i].flat_elems * 12));
@@ -506,6 +491,8 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     case TESS__RELOAD: return move_group(s, in);
     case TESS__OFFLOAD_WAIT: return wait_for_job(s, DOWN, in, &s->offload[output][i]);
     case TESS__RELOAD_WAIT: return wait_for_job(s, UP, in, &s->reload[output][i]);
+    case TESS__AUDIT_SEND:
+    case TESS__AUDIT: return audit_instr(s, in);
     case TESS__STATES_FETCH:
     case TESS__STATES_STORE:
         return post_job(s, DISK, in->op == TESS__STATES_FETCH ? TESS__TRACK_UP : TESS__TRACK_DOWN, in,

@@ -43,18 +43,23 @@ void simulated_free(simulated_step *);
  * `cpu_seconds`, or null: what it takes of the rank's cores. */
 double simulate_collective(const machine_desc *, const char *comm, uint32_t op, int32_t members, int32_t per_node,
                            uint64_t bytes, double *cpu_seconds);
+/** One call of a scope that has costs; `back`: of its backward. */
+double simulate_call_seconds(const simulation *, int32_t scope, int back);
 /** The share of its forward that the block's backward makes again by itself; 0 for a block of -1. */
 double simulate_made_again(const tess__model *, const tess__setup *, int32_t block);
-/** The bytes that a cast reads and writes: GATHER, CAST_WIRE, WIDEN, SUM_ARRIVED. */
+/** The bytes that a cast reads and writes: GATHER, CAST_WIRE, WIDEN, and those of sums in blocks. */
 static inline double simulate_cast_bytes(const tess__group *g, uint8_t op) {
     uint64_t shard = g->shard_elems, flat = g->flat_elems;
     switch (op) {
     case TESS__GATHER: /* a copy is as narrow as what is gathered */
         return (double)(tess_dtype_span(g->low_copy ? g->compute : g->master, shard) +
                         tess_dtype_span(g->gather, shard));
+    case TESS__PACK_SUM:
     case TESS__CAST_WIRE: return (double)(tess_dtype_span(g->grad_local, flat) + tess_dtype_span(g->grad_wire, flat));
-    case TESS__WIDEN: return (double)(tess_dtype_span(TESS_Q8, flat) + tess_dtype_span(g->compute, flat));
-    default: return (double)(tess_dtype_span(TESS_Q8, flat) + 4 * shard); /* of each rank's blocks, the sum */
+    case TESS__WIDEN: return (double)(tess_dtype_span(g->gather, flat) + tess_dtype_span(g->compute, flat));
+    case TESS__SUM_LANDED: /* of each replica's part, the sum of one */
+    case TESS__WIDEN_SUM: return (double)(tess_dtype_span(g->grad_wire, shard) + 4 * shard);
+    default: return (double)(tess_dtype_span(g->grad_wire, flat) + 4 * shard); /* of each rank's blocks, the sum */
     }
 }
 static inline int32_t simulate_ranks_of_node(const simulation *in) {

@@ -120,6 +120,8 @@ const tool_option tool_options[] = {
     { "ledger", OF_CORE, "FILE", OUTPUT, TRAINS, NULL, 0, 0 },
     { "ledger-every", OF_CORE, "K", OUTPUT, TRAINS, NULL, 1, INT32_MAX },
     { "at-rest-digests", OF_CORE, NULL, OUTPUT, TRAINS, NULL, 0, 0 },
+    { "audit", OF_CORE, "1/K", OUTPUT, TRAINS, NULL, 0, 0 },
+    { "on-audit", OF_CORE, "MODE", OUTPUT, TRAINS, NULL, 0, 0 },
     { "export", TEXT, NULL, NULL, "Hugging Face folder to write the parameters to at the end", "DIR", OUTPUT, TRAINS,
       NULL, 0, 0 },
     { "merge", FLAG, "0", NULL, "with --lora: the export is the model with its adapters added in", NULL, OUTPUT,

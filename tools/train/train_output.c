@@ -357,6 +357,10 @@ static void put_summary(train_run *r, const tess_stats *stats) {
     json_uint(j, "steps", r->steps_done);
     train_lives_summary(r);
     json_uint(j, "steps_skipped", stats->n_skipped);
+    if (stats->n_audits) {
+        json_uint(j, "audits", stats->n_audits);
+        json_uint(j, "audit_failures", stats->n_audit_failures);
+    }
     if (stats->loss_scale > 0) {
         json_double(j, "loss_scale", stats->loss_scale);
         json_uint(j, "overflows", stats->n_overflows);

@@ -53,6 +53,8 @@ typedef struct { /* bytes by domain (1 device, 2 host: index TESS_DOMAIN_…) */
     uint64_t n_skipped; /* steps that changed nothing: n_overflows, and those of TESSERA_ON_NAN=skip */
     double loss_scale;    /* of the next step; 0: losses are not scaled */
     uint64_t n_overflows; /* steps that the scale of losses was too large for, since the run began: checkpoints keep it */
+    uint64_t n_audits, n_audit_failures; /* calls of blocks, on all ranks, that another rank repeated: TESSERA_AUDIT; and
+                                          * those of which it made something else */
     /* The third domain is the disk, which holds what rests: obtained at most, planned, and booked now. */
     uint64_t disk_peak_bytes, planned_disk_peak_bytes, disk_live_bytes;
     uint64_t disk_category_bytes[16]; /* planned */

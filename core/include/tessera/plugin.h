@@ -67,8 +67,9 @@ enum {
 enum { TESS_KIND_COMM = 1, TESS_KIND_OFFLOAD, TESS_KIND_PRECISION, TESS_KIND_WRAP, TESS_KIND_DEVICE, TESS_KIND_OPTIMIZER };
 enum { TESS_U8 = 1, TESS_I8, TESS_I32, TESS_I64, TESS_F16, TESS_BF16, TESS_F32, TESS_F64, TESS_F8E4M3, TESS_F8E5M2,
        /* Since 1.1. Blocks of TESS_Q8_BLOCK elements, the last maybe shorter: a scale in f32, then TESS_Q8_BLOCK signed bytes,
-        * of which each, times the scale, is an element. It travels; nothing rests or is computed in it. */
-       TESS_Q8 };
+        * of which each, times the scale, is an element. It travels; nothing rests or is computed in it. Q8E4M3: the same, of
+        * bytes that are e4m3 as TESS_F8E4M3 is. */
+       TESS_Q8, TESS_Q8E4M3 };
 enum { TESS_Q8_BLOCK = 256, TESS_Q8_BYTES = TESS_Q8_BLOCK + 4 /* of a block, a short one too */ };
 enum { TESS_SUM = 1, TESS_MIN, TESS_MAX };
 enum { TESS_MEM_HOST = 1, TESS_MEM_PINNED, TESS_MEM_CUDA, TESS_MEM_SHM };
@@ -340,8 +341,10 @@ enum { TESS_K_CAST = 1, TESS_K_TREE_SUM, TESS_K_SCALE, TESS_K_SQUARE_SUM, TESS_K
 enum { /* tess_kernel.flags */
     TESS_KERNEL_ADD = 1,  /* TREE_SUM, SQUARE_SUM: add to out */
     TESS_KERNEL_CHAIN = 2, /* TREE_SUM: in[0] + (in[1] + (… + in[n-1])), all but the last already of the sum's dtype */
-    TESS_KERNEL_MORE = 4 /* SQUARE_SUM, OPTIMIZER: another of its kind follows on this stream, from this thread, before
-                          * any other call that works there: the device may hold this one back until then */
+    TESS_KERNEL_MORE = 4, /* SQUARE_SUM, OPTIMIZER: another of its kind follows on this stream, from this thread, before
+                           * any other call that works there: the device may hold this one back until then */
+    TESS_KERNEL_Q8 = 8, /* TREE_SUM in f32, since 1.1: each sum of two goes through a block of q8, or of q8e4m3 */
+    TESS_KERNEL_Q8E4M3 = 16
 };
 enum { TESS_OPT_SGD = 1, TESS_OPT_ADAM, TESS_OPT_ADAMW, TESS_OPT_ADADELTA };
 
@@ -378,8 +381,8 @@ typedef struct {
 enum { TESS_PREPARED_BYTES = 128 };
 
 /* Formulas, summation order and rounding are the core's, in docs/numbers.md: the same bits on every device.
- *   CAST        out = in[0] in out_dtype, round to nearest even; scale 0 or 1. To q8 from f32; from q8 to f32, bf16, f16
- *   TREE_SUM    out = T(in[0 … n_in-1]) * scale in the tree order; scale 0 means 1
+ *   CAST        out = in[0] in out_dtype, round to nearest even; scale 0 or 1. To blocks from f32; from them to f32, bf16, f16
+ *   TREE_SUM    out = T(in[0 … n_in-1]) * scale in the tree order; scale 0 means 1. Blocks as out: of a sum in f32, not scaled
  *   SCALE       out = in[0] * scale (null in: out in place); 0 is 0
  *   SQUARE_SUM  out: the exact sum of (in[0] * scale)² as int64 limbs; scale 0 means 1
  *   CLIP        out: the f32 factor min(1, scale / (norm + 1e-6)) of the norm whose limbs in[0] is; out may be in[0].
@@ -480,8 +483,8 @@ typedef struct {
     int32_t group;       /* tess_param_options.optimizer_group; 0 in wrap */
 } tess_param_view;
 /* Dtypes of one parameter; parameters of a unit with equal choices form one group. master: what the optimizer updates;
- * compute: what kernels read; gather: what travels in all_gather, equal to compute or q8; grad_local: what kernels add to;
- * grad_wire: what travels to its sum; accumulate: of that sum, f32 or f64. q8 needs a master and local gradients in f32, and
+ * compute: what kernels read; gather: what travels in all_gather, equal to compute or blocks; grad_local: what kernels add to;
+ * grad_wire: what travels to its sum; accumulate: of that sum, f32 or f64. Blocks need a master and local gradients in f32, and
  * blocks are counted from the parameter's first element: no block is parted between ranks. */
 typedef struct {
     uint32_t struct_size, master, compute, gather, grad_local, grad_wire, accumulate;

@@ -23,6 +23,8 @@ static void test_precision_wire8__masters_and_sums_stay_fp32(void **state) {
         const char *selection;
         uint32_t compute, gather, wire;
     } cases[] = { { "wire8", TESS_F32, TESS_Q8, TESS_Q8 },
+                  { "wire8:fp8", TESS_F32, TESS_Q8E4M3, TESS_Q8E4M3 },
+                  { "wire8:fp8,compute=bf16,sends=gradients", TESS_BF16, TESS_BF16, TESS_Q8E4M3 },
                   { "wire8:compute=bf16", TESS_BF16, TESS_Q8, TESS_Q8 },
                   { "wire8:sends=parameters", TESS_F32, TESS_Q8, TESS_F32 },
                   { "wire8:compute=bf16,sends=gradients", TESS_BF16, TESS_BF16, TESS_Q8 } };
