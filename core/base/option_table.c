@@ -20,6 +20,7 @@ const tess__option tess__option_table[] = {
     { "device", TEXT, "cpu", NULL, "device plugin, NAME[:ARGS] or PATH[:ARGS]" },
     { "device-memory", BYTES, NULL, NULL, "device memory a rank may use" },
     { "host-memory", BYTES, NULL, NULL, "host memory a rank may use" },
+    { "disk-memory", BYTES, NULL, NULL, "bytes that a rank may keep in files (TESSERA_OFFLOAD=disk:DIR)" },
     { "activations", TEXT, "keep", "keep|recompute|offload|selective", "or MODE:PATTERN,…, auto:BYTES" },
     { "prefetch", INT, "auto", "auto", "how many units may be gathered ahead, 0 to 8" },
     { "threads", INT, NULL, NULL, "compute threads of a rank; unset: its cores, 1 if deterministic" },

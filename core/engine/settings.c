@@ -143,6 +143,7 @@ static tess_status read_switches(tess *t) {
 static tess_status read_budget(tess *t) {
     tess_plan_env *e = &t->plan.setup.env;
     TRY(tess__option_bytes("device-memory", &e->device_budget_bytes));
+    TRY(tess__option_bytes("disk-memory", &t->plan.setup.disk_budget_bytes));
     return tess__option_bytes("host-memory", &e->host_budget_bytes);
 }
 

@@ -78,7 +78,7 @@ typedef struct {               /* recovery in memory */
     int joins;                 /* this process takes a lost rank's place, and has not come to tess_recover */
     int32_t rank;              /* this rank's number in the group that the images are of */
     struct tess__carry *carry; /* on the way to a smaller group: images of the one before; else null */
-    uint64_t planned_peak[3];  /* of the groups before, by domain */
+    uint64_t planned_peak[TESS__DOMAINS]; /* of the groups before */
 } tess__mirror;
 static inline void tess__mirror_reset(tess__mirror *m) { /* no image yet */
     m->own[0] = m->own[1] = m->copy[0] = m->copy[1] = m->taken = -1;
@@ -223,8 +223,13 @@ tess_status tess__work(tess *, const tess__instr *);
 /** Waits for work that was handed over: each instruction whose name ends in WAIT. */
 tess_status tess__work_wait(tess *, const tess__instr *);
 static inline int tess__is_beside(const tess__instr *in) { /* handed over: a wait follows */
-    return in->flags & TESS__ASYNC || in->op == TESS__PREFETCH || in->op == TESS__OFFLOAD || in->op == TESS__RELOAD;
+    return in->flags & TESS__ASYNC || in->op == TESS__PREFETCH || in->op == TESS__OFFLOAD || in->op == TESS__RELOAD ||
+           in->op == TESS__STATES_FETCH || in->op == TESS__STATES_STORE;
 }
+/** states.c: runs a STATES_… instruction: a group's states on their way from their store to memory, and back. */
+tess_status tess__states_instr(tess *, const tess__instr *);
+/** Waits for what is on its way, whatever becomes of it. */
+void tess__states_forget(tess *);
 /** Refreshes copies whose masters have changed, before anything reads them. */
 tess_status tess__low_copies_refresh(tess *);
 int tess__steps_on_host(const tess *, int32_t group);   /* of a device with streams */

@@ -152,6 +152,8 @@ static void check_bytes(const cell *c, const char *line) {
     uint64_t device = number_of(line, " planned="), host = number_of(line, " host_planned=");
     assert_int_equal(number_of(line, " peak="), device);
     assert_int_equal(number_of(line, " host_peak="), host);
+    assert_int_equal(number_of(line, " disk_peak="), number_of(line, " disk_planned="));
+    assert_int_equal(number_of(line, " disk_peak=") > 0, cell_is(c, OFFLOAD, "disk:.")); /* each optimizer has states */
     value_of(line, " step_allocations=", text, sizeof text);
     if (strcmp(text, "-1") != 0) { /* -1: a sanitizer owns malloc */
         assert_string_equal(text, "0");
