@@ -278,9 +278,10 @@ static tess_status collect(tess *t, const tess__instr *in) {
 
 /* The results take the place of the gradient, which no one needs any more, and states their own. */
 static tess_status give_back(tess *t, const tess__instr *in) {
-    int piece = piece_of(in), role = piece ? TESS__STATE0 + piece - 1 : TESS__SHARD_GRAD;
+    int piece = piece_of(in);
     return post_planned(t, in, tess__address_of(t, TESS__UPDATE + piece, in->index),
-                        tess__address_of(t, role, in->index));
+                        piece ? tess__state_address(&t->memory, piece - 1, in->index)
+                              : tess__address_of(t, TESS__SHARD_GRAD, in->index));
 }
 
 static tess_status matrices_instr(tess *t, const tess__instr *in) {
@@ -366,6 +367,10 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__HOST_WAIT:
     case TESS__OFFLOAD_WAIT:
     case TESS__RELOAD_WAIT: return tess__work_wait(t, in);
+    case TESS__STATES_FETCH:
+    case TESS__STATES_FETCH_WAIT:
+    case TESS__STATES_STORE:
+    case TESS__STATES_STORE_WAIT: return tess__states_instr(t, in);
     case TESS__NORM_GROUP: return norm_group(t, in->index);
     case TESS__NORM_REDUCE: return norm_reduce(t, in);
     case TESS__SHARE_BUFFERS: return share_buffers(t, in);
@@ -408,6 +413,8 @@ tess_status tess__execute(tess *t, int32_t *pc, int how_far) {
         tess_status s = run_instr(t, in);
         tess__range_end(t);
         TRY(s);
+        if (t->proof)
+            TRY(t->hooks->digest_instr(t, in));
         tess__tracing_instr(t, in, begin);
     }
 }

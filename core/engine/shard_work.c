@@ -276,18 +276,24 @@ tess_status tess__optimize(tess *t, int32_t g, tess__executor *on) {
                       .elems = group->shard_elems,
                       .optimizer = &o };
     for (int32_t i = 0; i < (int32_t)group->step.n_states; i++)
-        k.state[i] = tess__address_of(t, TESS__STATE0 + i, g);
+        k.state[i] = tess__state_address(&t->memory, i, g);
     TRY(on->kernel(on, &k));
     return group->low_copy && !writes_copy ? tess__low_copy_make(t, g, on) : TESS_OK;
 }
 
 uint32_t tess__rest_mem(const tess *t, const tess__rest *rest) {
+    if (rest->stored)
+        return TESS__MEM_STORE;
     if (rest->domain == TESS_DOMAIN_DEVICE)
         return t->plan.setup.env.mem;
     return t->memory.arenas[TESS_DOMAIN_HOST][rest->pageable ? TESS__PAGEABLE : TESS__RESIDENT].memory.mem;
 }
 
 tess_status tess__copy_now(tess *t, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes) {
+    if (src_mem == TESS__MEM_STORE)
+        return tess__offload_run(&t->memory.store, TESS_STORE_READ, src, dst, bytes);
+    if (dst_mem == TESS__MEM_STORE)
+        return tess__offload_run(&t->memory.store, TESS_STORE_WRITE, dst, (void *)(uintptr_t)src, bytes);
     TRY(tess__device_copy(&t->device, dst, dst_mem, src, src_mem, bytes, NULL));
     return tess__streams_sync(&t->streams);
 }

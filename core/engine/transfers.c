@@ -92,6 +92,7 @@ void tess__transfers_destroy(tess *t) {
 }
 
 void tess__transfers_forget(tess *t) {
+    tess__states_forget(t);
     memset(t->transfers.in_flight, 0, ((size_t)t->plan.compiler.stride + 1) * sizeof *t->transfers.in_flight);
 }
 

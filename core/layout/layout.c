@@ -48,13 +48,38 @@ static void ask_group(question *q, const tess__layout *l, const tess__setup *s, 
         add_question(q, l, group, TESS_REGION_STATE, (uint32_t)k, g->step.state[k].dtype);
 }
 
+enum { STORE_ALIGN_MOST = 1 << 20 };
+
+/* A store is for optimizer states, which are fetched for their step, of a device whose memory is the host's. */
+static tess_status check_store(const tess__setup *s, const tess_region *r, const tess_placement *p) {
+    if (!TESS_CAN(tess_offload_ops, s->offload, store_close))
+        return tess__fail(TESS_E_UNSUPPORTED, "offload %s rests a region of unit %d in a store, and offers none",
+                          s->offload_name, r->unit);
+    if (r->region != TESS_REGION_STATE)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "offload %s rests a region of kind %u in a store, which takes optimizer states alone",
+                          s->offload_name, r->region);
+    if (!tess__one_memory(s))
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "offload %s: states come from a store to host memory, which this device does not step in: "
+                          "TESSERA_OFFLOAD=cpu, or TESSERA_DEVICE=cpu",
+                          s->offload_name);
+    if (p->align & (p->align - 1) || p->align > STORE_ALIGN_MOST)
+        return tess__fail(TESS_E_UNSUPPORTED, "offload %s: a store's align is %llu, expected a power of two up to %d",
+                          s->offload_name, (unsigned long long)p->align, STORE_ALIGN_MOST);
+    return TESS_OK;
+}
+
 /* Regions of one kind in one group rest together, and are locked in memory together. */
-static tess_status take_answer(tess__layout *l, const tess_region *r, const tess_placement *p) {
-    if (p->rest != TESS_REST_DEVICE && p->rest != TESS_REST_HOST)
-        return tess__fail(
-            TESS_E_UNSUPPORTED,
-            "the offload plugin rests a region of unit %d in %u, expected %d (the device) or %d (the host)", r->unit,
-            p->rest, TESS_REST_DEVICE, TESS_REST_HOST);
+static tess_status take_answer(tess__layout *l, const tess__setup *s, const tess_region *r, const tess_placement *p) {
+    int stored = p->rest == TESS_REST_STORE;
+    if (p->rest < TESS_REST_DEVICE || p->rest > TESS_REST_STORE)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "the offload plugin rests a region of unit %d in %u, expected %d (the device), %d (the host) "
+                          "or %d (its store)",
+                          r->unit, p->rest, TESS_REST_DEVICE, TESS_REST_HOST, TESS_REST_STORE);
+    if (stored)
+        TRY(check_store(s, r, p));
     if (r->region == TESS_REGION_ACTIVATION) { /* the user decided that activations go to the host */
         l->activation_rest.domain = TESS_DOMAIN_HOST;
         l->activation_rest.pageable = p->rest == TESS_REST_HOST && p->pinned_bytes < r->bytes;
@@ -64,13 +89,18 @@ static tess_status take_answer(tess__layout *l, const tess_region *r, const tess
     tess__rest *rest = r->region == TESS_REGION_MASTER ? &g->param_rest
                        : r->region == TESS_REGION_GRAD ? &g->grad_rest
                                                        : &g->state_rest;
-    uint32_t domain = p->rest == TESS_REST_HOST ? TESS_DOMAIN_HOST : TESS_DOMAIN_DEVICE;
-    if (r->index && rest->domain != domain)
+    uint32_t domain = p->rest == TESS_REST_DEVICE ? TESS_DOMAIN_DEVICE : TESS_DOMAIN_HOST;
+    if (r->index && (rest->domain != domain || rest->stored != stored))
         return tess__fail(TESS_E_UNSUPPORTED,
                           "the offload plugin parts what belongs together: regions of unit %d rest in two places",
                           r->unit);
     rest->domain = domain;
-    rest->pageable |= domain == TESS_DOMAIN_HOST && p->pinned_bytes < r->bytes;
+    rest->stored = stored;
+    rest->pageable |= !stored && domain == TESS_DOMAIN_HOST && p->pinned_bytes < r->bytes;
+    if (stored) {
+        l->store_align = p->align > l->store_align ? p->align : l->store_align;
+        l->store_bytes += p->host_bytes;
+    }
     return TESS_OK;
 }
 
@@ -169,6 +199,7 @@ tess_status tess__layout_place(tess__layout *l, const tess__model *m, const tess
     if (!q.regions || !q.placements)
         status = tess__fail(TESS_E_NOMEM, "no memory to place %d groups", l->n_groups);
     l->activation_rest = (tess__rest){ 0 };
+    l->store_align = l->store_bytes = 0;
     for (int32_t g = 0; !status && g < l->n_groups; g++) {
         tess__group *of = &l->groups[g];
         of->param_rest = of->grad_rest = of->state_rest = (tess__rest){ .domain = TESS_DOMAIN_DEVICE };
@@ -179,7 +210,9 @@ tess_status tess__layout_place(tess__layout *l, const tess__model *m, const tess
     if (!status && q.n && (status = s->offload->place(s->offload_ctx, &s->env, q.regions, q.n, q.placements, &e)))
         status = tess__fail(status, "offload plugin: %s", e.message);
     for (uint32_t i = 0; !status && i < q.n; i++)
-        status = take_answer(l, &q.regions[i], &q.placements[i]);
+        status = take_answer(l, s, &q.regions[i], &q.placements[i]);
+    if (l->store_align)
+        l->store_align = tess__round_up(l->store_align, s->align);
     for (int32_t g = 0; !status && g < l->n_groups; g++)
         status = check_step(l, s, &l->groups[g]);
     free(q.regions);

@@ -16,7 +16,12 @@ enum {                       /* a sharded gradient in the step arena: resident.c
 typedef struct {
     uint32_t domain; /* TESS_DOMAIN_… */
     int pageable;    /* host memory beyond the page-locked budget */
+    int stored;      /* in the offload plugin's store; it comes to host memory, which is its domain, to be stepped */
 } tess__rest;
+/* Where the bytes are between steps. */
+static inline uint32_t tess__rest_domain(const tess__rest *r) {
+    return r->stored ? TESS_DOMAIN_DISK : r->domain;
+}
 
 /* The part of a unit with one precision choice and one trainability: one flat buffer. */
 typedef struct {
@@ -71,6 +76,8 @@ typedef struct {
     tess_state state[TESS__MAX_STATES]; /* of each the name */
     uint64_t chunk_elems;               /* of tess_each_full: the largest parameter, at most TESS__CHUNK_ELEMS */
     uint64_t param_elems;               /* trainable and frozen, without padding, tied ones once */
+    uint64_t store_align;               /* of what rests in a store, there and in memory; 0: nothing does */
+    uint64_t store_bytes;               /* of host memory for the store itself */
     tess__rest activation_rest;         /* of those that wait on the host: only whether they are locked in memory */
 } tess__layout;
 
@@ -117,6 +124,11 @@ static inline int tess__is_float(uint32_t dtype) {
 /** How many values there are for so many elements of a parameter, with one for `every` of them. */
 static inline uint64_t tess__values_of(uint64_t elems, uint32_t every) {
     return every > 1 ? (elems + every - 1) / every : elems;
+}
+
+/** The host's step arena, and places in it, begin at multiples of this. */
+static inline uint64_t tess__host_align(const tess__setup *s, const tess__layout *l) {
+    return l->store_align > s->align ? l->store_align : s->align;
 }
 
 /** The part of parameter `p` in the shard of `shard_rank`: its first element in the parameter, its place in the shard

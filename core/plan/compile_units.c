@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "compile_matrices.h"
+#include "compile_states.h"
 #include "emit.h"
 #include "layout/matrices.h"
 
@@ -394,9 +395,12 @@ tess_status tess__group_optimize(tess__compiler *b, int32_t g) {
     if (tess__steps_matrices(&b->layout->groups[g])) {
         TRY(overlaps ? tess__matrices_begin(b, g) : tess__matrices_alone(b, g));
     } else {
+        TRY(tess__states_need(b, g));
         TRY(tess__emit_flagged(b, TESS__OPTIMIZE, async_if(later), g));
-        if (!later)
+        if (!later) {
             TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+            TRY(tess__states_store(b, g));
+        }
     }
     if (g == last && overlaps)
         b->begun = u;
@@ -420,6 +424,8 @@ tess_status tess__unit_end_host_work(tess__compiler *b) {
         TRY(tess__emit_free(b, TESS__PART, g));
         if (b->fused)
             TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+        if (steps_on_lane(b, group))
+            TRY(tess__states_store(b, g));
     }
     return ends_later(b, u) && !overlaps_matrices(b, u)
                ? tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u)
@@ -474,6 +480,8 @@ tess_status tess__unit_reduce(tess__compiler *b, int32_t u) {
             TRY(post_reduce(b, g));
         else
             TRY(prepare_send(b, g));
+        if (b->fused)
+            TRY(tess__states_ahead(b, g));
     }
     b->units[u].grad = 0;
     b->units[u].reduced = 1;

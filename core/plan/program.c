@@ -161,6 +161,10 @@ static const char *op_name(uint8_t op) {
         [TESS__PACK_SUM] = "cast of the sum",
         [TESS__SUM_LANDED] = "sum of replicas",
         [TESS__WIDEN_SUM] = "widening of the sum",
+        [TESS__STATES_FETCH] = "fetch of the states",
+        [TESS__STATES_FETCH_WAIT] = "wait for the fetch of the states",
+        [TESS__STATES_STORE] = "store of the states",
+        [TESS__STATES_STORE_WAIT] = "wait for the store of the states",
     };
     return op < sizeof names / sizeof names[0] && names[op] ? names[op] : "?";
 }

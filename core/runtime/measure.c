@@ -148,6 +148,10 @@ static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const te
     case TESS__STATE1:
     case TESS__STATE2:
     case TESS__STATE3: return of_state(g, role - TESS__STATE0, g->shard_elems);
+    case TESS__STAGED0:
+    case TESS__STAGED0 + 1:
+    case TESS__STAGED0 + 2:
+    case TESS__STAGED_LAST: return of_state(g, role - TESS__STAGED0, g->shard_elems);
     default: return 4 * g->shard_elems; /* a part of a sum */
     }
 }
@@ -284,13 +288,20 @@ static uint64_t numbers(const tess__plan *p) {
     return n * TESS_PREPARED_BYTES;
 }
 
+static int stores(const tess__plan *p) {
+    for (int32_t i = 0; i < p->layout.n_groups; i++)
+        if (p->layout.groups[i].state_rest.stored)
+            return 1;
+    return 0;
+}
+
 /* The ledger's room: a number of 8 bytes and its 16 digits for each digest, two quotes and a comma for each unit. */
 static uint64_t digests(const tess__plan *p) {
     uint64_t params = numbers(p) / TESS_PREPARED_BYTES, states = 0;
     for (int32_t i = 0; i < p->layout.n_groups; i++)
         states = p->layout.groups[i].step.n_states > states ? p->layout.groups[i].step.n_states : states;
     uint64_t bytes = tess__round_up(params * ((2 + states) * 24 + 3) + 256, 8);
-    return bytes + (p->setup.env.mem == TESS_MEM_HOST ? 0 : TESS__PROOF_CHUNK);
+    return bytes + (p->setup.env.mem == TESS_MEM_HOST && !stores(p) ? 0 : TESS__PROOF_CHUNK);
 }
 
 /* Every pass that may be under way has its own part of such memory. */
@@ -305,6 +316,7 @@ static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tes
     case TESS__STAGE_SCRATCH: return needs->stage;
     case TESS__SNAPSHOT: return snapshot_bytes(p);
     case TESS__DIGESTS: return digests(p);
+    case TESS__STORE_OWN: return p->layout.store_bytes;
     case TESS__MIRROR:
     case TESS__MIRROR_STAGE: return mirror_bytes(p, role);
     case TESS__MIRROR_SCRATCH: return needs->mirror;
@@ -320,6 +332,12 @@ static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tes
     case TESS__CHUNK: return needs->chunk;
     default: return program->kind == TESS__PASS_FULL ? needs->full : needs->share;
     }
+}
+
+/* States in a store, and on their way, fill whole blocks of it. */
+static int fills_blocks(const tess__plan *p, int role, int32_t index) {
+    int state = (role >= TESS__STATE0 && role <= TESS__STATE3) || (role >= TESS__STAGED0 && role <= TESS__STAGED_LAST);
+    return state && p->layout.groups[index].state_rest.stored;
 }
 
 uint64_t tess__measure(const tess__plan *p, const tess__needs *needs, const tess__program *program,
@@ -340,6 +358,7 @@ uint64_t tess__measure(const tess__plan *p, const tess__needs *needs, const tess
     case TESS__STAGE:
     case TESS__STAGE_SCRATCH:
     case TESS__DIGESTS:
+    case TESS__STORE_OWN:
     case TESS__SNAPSHOT:
     case TESS__MIRROR:
     case TESS__MIRROR_STAGE:
@@ -357,5 +376,5 @@ uint64_t tess__measure(const tess__plan *p, const tess__needs *needs, const tess
     case TESS__CHUNK_SCRATCH: bytes = of_rest(p, needs, program, role); break;
     default: bytes = of_group(p, needs, in, role, index);
     }
-    return tess__round_up(bytes, p->setup.align);
+    return tess__round_up(bytes, fills_blocks(p, role, index) ? p->layout.store_align : p->setup.align);
 }

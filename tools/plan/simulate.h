@@ -62,4 +62,15 @@ static inline double simulate_cast_bytes(const tess__group *g, uint8_t op) {
     default: return (double)(tess_dtype_span(g->grad_wire, flat) + 4 * shard); /* of each rank's blocks, the sum */
     }
 }
+static inline int32_t simulate_ranks_of_node(const simulation *in) {
+    int32_t all = in->setup->nranks * (in->setup->stride > 1 ? in->setup->stride : 1);
+    int32_t node = in->machine->ranks_per_node > 0 ? in->machine->ranks_per_node : all;
+    return node < all ? node : all;
+}
+/** States of a group, read from a node's disk or written there; its ranks share it. */
+static inline double simulate_disk_seconds(const simulation *in, const tess__group *g) {
+    double said = in->machine->disk_bytes_per_second;
+    return (double)tess__states_of(g, g->shard_elems) * simulate_ranks_of_node(in) /
+           (said > 0 ? said : MACHINE_DISK_RATE);
+}
 #endif

@@ -91,6 +91,7 @@ const tool_option tool_options[] = {
     { "prefetch", OF_CORE, "N", MEMORY, TRAINS, NULL, 0, 8 },
     { "device-memory", OF_CORE, "BYTES", MEMORY, TRAINS, NULL, 0, 0 },
     { "host-memory", OF_CORE, "BYTES", MEMORY, TRAINS, NULL, 0, 0 },
+    { "disk-memory", OF_CORE, "BYTES", MEMORY, TRAINS, NULL, 0, 0 },
     { "ranks", OF_CORE, "N", RANKS, ALL, NULL, 1, 1 << 20 },
     { "mesh", OF_CORE, "MESH", RANKS, TOOL_PLAN, NULL, 0, 0 },
     { "comm", OF_CORE, "PLUGIN", RANKS, ALL, NULL, 0, 0 },

@@ -48,7 +48,7 @@ extern "C" {
 #endif
 
 #define TESS_ABI_MAJOR 1
-#define TESS_ABI_MINOR 1 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 2 /* append-only; a break makes new *_v2 symbols */
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
 #define TESS_CAN(type, table, slot) (TESS_HAS(type, table, slot) && (table)->slot)
@@ -112,7 +112,7 @@ typedef struct { /* a piece of memory, as its allocator hands it out */
 /* Work in flight, made by post. It ends once, with TESS_OK or an error that stays; then request_free. */
 typedef struct tess_request tess_request;
 
-enum { TESS_DOMAIN_DEVICE = 1, TESS_DOMAIN_HOST };
+enum { TESS_DOMAIN_DEVICE = 1, TESS_DOMAIN_HOST, TESS_DOMAIN_DISK /* Since 1.2: stores of an offload plugin */ };
 enum { /* what memory is for: docs/memory.md */
     TESS_CAT_SHARD_PARAM = 1, TESS_CAT_FULL_PARAM, TESS_CAT_SHARD_GRAD, TESS_CAT_FULL_GRAD, TESS_CAT_OPTIMIZER,
     TESS_CAT_ACTIVATION, TESS_CAT_COMM, TESS_CAT_INPUT, TESS_CAT_TEMPORARY, TESS_CAT_BUFFER, TESS_CAT_FRAGMENTATION, TESS_CAT_SNAPSHOT,
@@ -556,7 +556,8 @@ typedef struct {
 
 /* ---- offload: where things rest; the core moves them, and steps there -------------------------- */
 enum { TESS_REGION_MASTER = 1, TESS_REGION_GRAD, TESS_REGION_STATE, TESS_REGION_ACTIVATION };
-enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */ };
+enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */,
+       TESS_REST_STORE /* Since 1.2: of the plugin's own store. For states, of a device that is the host */ };
 typedef struct {
     uint32_t struct_size, region, dtype, index; /* index: which state; GRAD: from 1 partial sums; MASTER: 1 its copy */
     int32_t unit, group;                        /* -1: activations */
@@ -564,8 +565,30 @@ typedef struct {
 } tess_region;
 typedef struct {
     uint32_t struct_size, rest;
-    uint64_t align, host_bytes, pinned_bytes; /* at rest */
+    uint64_t align, host_bytes, pinned_bytes; /* at rest; align: of a store, see tess_store_io */
 } tess_placement;
+/* A store keeps a rank's bytes outside memory: in files, or where else no address reaches. It has `bytes` bytes, which are
+ * zero at first. align: the most that `place` asked for. most_posted: requests that are under way at once. memory: what the
+ * placements of the store's regions state as host_bytes, together; the plugin's until close, and it begins at a multiple of
+ * align. */
+typedef struct tess_store tess_store;
+typedef struct {
+    uint32_t struct_size, most_posted;
+    int32_t rank, nranks, local_rank;
+    uint32_t align;
+    uint64_t bytes;
+    void *memory;
+    uint64_t memory_bytes;
+} tess_store_config;
+enum { TESS_STORE_READ = 1, TESS_STORE_WRITE };
+/* Bytes [at, at + bytes) of a store, and host memory for them, which is the caller's until the request has ended. What a
+ * step moves begins, there and in memory, at a multiple of align, and so do its lengths. Other requests, which are rare, may
+ * begin and end at any byte. Of two that are under way and share bytes, both read. */
+typedef struct {
+    uint32_t struct_size, op; /* TESS_STORE_… */
+    uint64_t at, bytes;
+    void *memory;
+} tess_store_io;
 typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor;
@@ -577,6 +600,18 @@ typedef struct {
      * it with the cpu device's kernels on host threads of its own. TESS_E_UNSUPPORTED: args that this device or these
      * regions rule out; TESS_E_BUDGET. Required. */
     tess_status (*place)(void *ctx, const tess_plan_env *, const tess_region *, uint32_t n, tess_placement *out, tess_error *);
+    /* These four came with 1.2: all or none. Makes this rank's store and takes room for all of it, so that no write fails later
+     * for want of room. Blocking; not within a step. *obtained: the bytes that it takes where it lies, as measured there.
+     * TESS_E_NOMEM: no room; TESS_E_SYSTEM, TESS_E_INVALID. Default: nothing can rest in a store. */
+    tess_status (*store_open)(void *ctx, const tess_store_config *, tess_store **out, uint64_t *obtained, tess_error *);
+    /* Begins to read or write. Asynchronous; any thread, several at once; no allocation. The request belongs to the plugin. */
+    tess_status (*store_post)(tess_store *, const tess_store_io *, tess_request **out, tess_error *);
+    /* Waits until the request has ended, and gives it back whatever its status; once for each. Blocking; any thread. TESS_E_DATA:
+     * what was read is not what was written, or is gone; TESS_E_SYSTEM: it could not be read or written. The message names the
+     * file, or what else it is, the offset and the system's error. */
+    tess_status (*store_wait)(tess_store *, tess_request *, tess_error *);
+    /* Waits for all requests under way, and gives the store's bytes back. Nothing is left of it, nor after a kill. */
+    void (*store_close)(tess_store *);
 } tess_offload_ops;
 
 /* ---- optimizer: what a step makes of a parameter; the core moves, plans and times ----------------- */
@@ -714,7 +749,9 @@ TESS_PIN(tess_plan_result, 32, peak_device_bytes, 8, step_ns, 24);
 TESS_PIN(tess_wrap_ops, 24, close, 8, assign, 16);
 TESS_PIN(tess_region, 40, unit, 16, bytes, 32);
 TESS_PIN(tess_placement, 32, rest, 4, pinned_bytes, 24);
-TESS_PIN(tess_offload_ops, 24, close, 8, place, 16);
+TESS_PIN(tess_offload_ops, 56, close, 8, store_close, 48);
+TESS_PIN(tess_store_config, 48, rank, 8, memory_bytes, 40);
+TESS_PIN(tess_store_io, 32, at, 8, memory, 24);
 TESS_PIN(tess_state, 40, every, 4, name, 8);
 TESS_PIN(tess_grain, 208, kernel, 12, scratch_bytes, 200);
 TESS_PIN(tess_optimizer_piece, 160, step, 32, phase, 152);
