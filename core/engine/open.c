@@ -232,6 +232,8 @@ static void free_settings(tess__settings *s) {
     free(s->optimizer);
     free(s->activations);
     free(s->ledger);
+    free(s->detail);
+    free(s->detail_values);
     tess__given_free(&s->given);
 }
 

@@ -184,6 +184,19 @@ static void put_plugins(const tess *t, tess_stats *s) {
     s->plugin_stated_bytes = tess__stated_bytes(&t->plan);
 }
 
+static void put_disk(const tess *t, tess_stats *s) {
+    const tess__program *any = tess__plan_fullest(&t->plan, TESS_DOMAIN_DISK);
+    uint64_t planned = tess__planned_bytes(&t->plan, TESS_DOMAIN_DISK),
+             before = t->mirror.planned_peak[TESS_DOMAIN_DISK];
+    uint64_t sum = 0;
+    s->disk_peak_bytes = t->memory.obtained_peak[TESS_DOMAIN_DISK];
+    s->planned_disk_peak_bytes = before > planned ? before : planned;
+    s->disk_live_bytes = t->memory.ledger.total[TESS_DOMAIN_DISK];
+    for (uint32_t c = 1; c < 16; c++)
+        sum += s->disk_category_bytes[c] = any->category_bytes[TESS_DOMAIN_DISK][c];
+    s->disk_category_bytes[TESS_CAT_FRAGMENTATION] = s->planned_disk_peak_bytes - sum;
+}
+
 /* Reads the norm. If the device clipped, this waits for it, unless passes are waited for apart. */
 static tess_status norm_of_step(const tess *t, double *out) {
     const int64_t *limbs = t->error ? NULL : t->streams.late ? t->streams.limbs : t->step.norm_limbs;
@@ -205,6 +218,8 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
                      .n_skipped = t->step.n_skipped,
                      .loss_scale = t->scaler.now.scale,
                      .n_overflows = t->scaler.now.skipped,
+                     .n_audits = t->audit.done,
+                     .n_audit_failures = t->audit.failures,
                      .n_collectives = t->comms.n_collectives,
                      .n_units = (uint64_t)t->plan.layout.n_units,
                      .n_params = (uint64_t)t->plan.model.n_params,
@@ -234,6 +249,7 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
             if (t->plan.resident.buffers[i].domain == d && t->plan.resident.buffers[i].role != TESS__SHARD_GRAD)
                 s.resting_bytes[d] += t->plan.resident.buffers[i].bytes;
     }
+    put_disk(t, &s);
     put_plugins(t, &s);
     put_held(t, &s);
     TRY(norm_of_step(t, &s.grad_norm));

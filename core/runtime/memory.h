@@ -5,6 +5,7 @@
 #include "first_fit.h"
 #include "held.h"
 #include "measure.h"
+#include "offload_store.h"
 #include "readers/ledger.h"
 #include "streams.h"
 
@@ -30,11 +31,12 @@ typedef struct {
     const tess__device *device;
     tess__comms *comms;
     tess__streams *streams;
-    int strict;               /* what is released is filled with NaN */
-    int deviating;            /* a pass is off the compiled order: room is found as it goes */
-    tess__arena arenas[3][4]; /* by domain, by arena */
-    uint64_t arena_bytes[3][4];
-    uint64_t obtained[3], obtained_peak[3];
+    int strict;                           /* what is released is filled with NaN */
+    int deviating;                        /* a pass is off the compiled order: room is found as it goes */
+    tess__arena arenas[TESS__DOMAINS][4]; /* by domain, by arena; of the disk's domain the resident one, at the store */
+    uint64_t arena_bytes[TESS__DOMAINS][4];
+    uint64_t obtained[TESS__DOMAINS], obtained_peak[TESS__DOMAINS];
+    tess__offload_store store;     /* of what rests outside memory */
     int32_t numa_node;             /* nearest the device; host memory's; -1: any */
     void **address[TESS__N_ROLES]; /* by role and index: where it lives now */
     uint8_t *booked[TESS__N_ROLES];
@@ -83,5 +85,10 @@ tess_status tess__release_buffer(tess__memory *, const tess__program *, const te
 
 static inline void *tess__address(const tess__memory *m, int role, int32_t index) {
     return m->address[role][index];
+}
+/** State k of a group, where a step finds it. */
+static inline void *tess__state_address(const tess__memory *m, int k, int32_t group) {
+    int stored = m->plan->layout.groups[group].state_rest.stored;
+    return tess__address(m, (stored ? TESS__STAGED0 : TESS__STATE0) + k, group);
 }
 #endif

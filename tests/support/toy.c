@@ -239,11 +239,19 @@ static int scope_of(void *user) {
     return (int)(intptr_t)user;
 }
 
+void (*toy_watch)(const tess_block_call *, int scope, int backward, int is_over);
+
+static void watch(const tess_block_call *c, int scope, int backward, int is_over) {
+    if (toy_watch)
+        toy_watch(c, scope, backward, is_over);
+}
+
 static tess_status block_forward(void *user, const tess_block_call *c) {
     int scope = scope_of(user), last = scope == TOY_SCOPES - 1;
     const void *p[N_PARAMS] = { 0 };
     float x[WIDTH], y[WIDTH], dy[WIDTH];
     view v;
+    watch(c, scope, 0, 0);
     toy_read(x, c->input ? c->input : c->batch, sizeof x);
     view_open(&v, scope, c->params, NULL, c->compute_dtype);
     hide_buffer(scope, v.p, p);
@@ -261,6 +269,7 @@ static tess_status block_forward(void *user, const tess_block_call *c) {
         update_buffer(scope, v.p, x);
         view_close(&v, scope, c->params, NULL);
     }
+    watch(c, scope, 0, 1);
     return toy_device_failed() ? TESS_E_DEVICE : TESS_OK;
 }
 
@@ -269,6 +278,7 @@ static tess_status block_backward(void *user, const tess_block_call *c) {
     const void *p[N_PARAMS] = { 0 };
     float x[WIDTH], y[WIDTH], dy[WIDTH], dx[WIDTH];
     view v;
+    watch(c, scope, 1, 0);
     toy_read(x, c->input ? c->input : c->batch, sizeof x);
     toy_read(y, c->saved, sizeof y);
     view_open(&v, scope, c->params, c->grads, c->compute_dtype);
@@ -281,6 +291,7 @@ static tess_status block_backward(void *user, const tess_block_call *c) {
     if (c->grad_input)
         toy_write(c->grad_input, dx, sizeof dx);
     view_close(&v, scope, c->params, c->grads);
+    watch(c, scope, 1, 1);
     return toy_device_failed() ? TESS_E_DEVICE : TESS_OK;
 }
 
@@ -317,6 +328,7 @@ tess_status toy_declare(tess *t, toy *m, int flags) {
         m->n_params[k] = list_of(k, list);
         int last = k == TOY_SCOPES - 1;
         tess_block_options o = { .struct_size = sizeof o,
+                                 .flags = TESS_BLOCK_AUDIT,
                                  .name = scopes[k],
                                  .output_bytes = last ? sizeof(double) : WIDTH * sizeof(float),
                                  .saved_bytes = WIDTH * sizeof(float),

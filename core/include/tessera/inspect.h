@@ -26,6 +26,7 @@ typedef struct { /* what was chosen, with "auto" resolved */
     uint64_t device_memory_bytes, host_memory_bytes; /* budgets; 0: none */
     int32_t mirror;      /* steps between images in memory; 0: none are made */
     uint32_t joins;      /* 1: in the place of a lost rank: nothing collective but tess_shard, then tess_recover */
+    uint64_t disk_memory_bytes; /* budget; 0: none */
 } tess_info;
 TESS_API tess_status tess_info_get(const tess *, tess_info *out);
 /** The dtypes that the chosen precision gives a parameter: the dtype of the pointers that begin hands out, and of its
@@ -52,6 +53,11 @@ typedef struct { /* bytes by domain (1 device, 2 host: index TESS_DOMAIN_…) */
     uint64_t n_skipped; /* steps that changed nothing: n_overflows, and those of TESSERA_ON_NAN=skip */
     double loss_scale;    /* of the next step; 0: losses are not scaled */
     uint64_t n_overflows; /* steps that the scale of losses was too large for, since the run began: checkpoints keep it */
+    uint64_t n_audits, n_audit_failures; /* calls of blocks, on all ranks, that another rank repeated: TESSERA_AUDIT; and
+                                          * those of which it made something else */
+    /* The third domain is the disk, which holds what rests: obtained at most, planned, and booked now. */
+    uint64_t disk_peak_bytes, planned_disk_peak_bytes, disk_live_bytes;
+    uint64_t disk_category_bytes[16]; /* planned */
     uint64_t held_bytes, held_peak_bytes; /* the program's own, in no other figure (tess_ledger_held): now, and at most */
     uint64_t whole_peak_bytes; /* of the device: live_bytes and held_bytes at the same time, at most */
 } tess_stats;
@@ -76,6 +82,7 @@ typedef struct {
     uint64_t unit_bytes[3][16]; /* of this unit */
     uint64_t total_bytes[3];
     uint64_t backend_bytes; /* measured: what the device's libraries hold themselves; 0 where it cannot tell */
+    uint64_t disk_bytes[16], disk_unit_bytes[16], disk_total_bytes; /* as these three, of the disk */
     uint64_t held_bytes;    /* measured: activations that the program holds itself (tess_ledger_held); beside `bytes` */
 } tess_ledger_point;
 /** `point` is valid during the call. Makes no call on the same tess but tess_ledger_unit and tess_stats_get. */
