@@ -51,6 +51,10 @@ const tess__field tess__fields_of_options[] = { OPTION(struct_size, NONE, NULL),
                                                 OPTION(mirror, NUMBER, "mirror"),
                                                 OPTION(microbatches, NUMBER, NULL),
                                                 OPTION(group, NONE, NULL),
+                                                OPTION(audit, TEXT, "audit"),
+                                                OPTION(on_audit, TEXT, "on-audit"),
+                                                OPTION(audit_failed, NONE, NULL),
+                                                OPTION(audit_user, NONE, NULL),
                                                 { .name = NULL } };
 enum { N_OPTIONS = sizeof tess__fields_of_options / sizeof tess__fields_of_options[0] };
 
@@ -190,7 +194,7 @@ tess_status tess__copy_options(const char *call, void *own, uint32_t own_bytes, 
 tess_status tess__given_of(const tess_options *o, tess__given *out) {
     *out = (tess__given){ .wins = (o->flags & TESS_OPTIONS_WIN) != 0 };
     if (o->flags & ~(uint32_t)(TESS_OPTIONS_WIN | TESS_OPTIONS_STEP_IN_PASS | TESS_OPTIONS_NO_CLIP | TESS_OPTIONS_LATE |
-                               TESS_OPTIONS_REPEAT | TESS_OPTIONS_LOSS_SCALE))
+                               TESS_OPTIONS_REPEAT | TESS_OPTIONS_LOSS_SCALE | TESS_OPTIONS_BASE_APART))
         return tess__fail(TESS_E_INVALID, "tess_open: unknown flags 0x%x", o->flags);
     if (o->n_settings > MOST_SETTINGS || (o->n_settings && !o->settings))
         return tess__fail(TESS_E_INVALID, "tess_open: %u settings%s, at most %d are possible", o->n_settings,

@@ -7,7 +7,7 @@
 #include <sched.h>
 
 typedef struct tess__pool tess__pool;
-/** One worker's part: elements [first, first + elems), `first` a multiple of 256, the block of q8. */
+/** One worker's part: elements [first, first + elems), `first` a multiple of 256, a block of 8 bits. */
 typedef void (*tess__pool_fn)(void *user, uint64_t first, uint64_t elems);
 
 /** `threads` counts the caller: 1 starts nothing. `cpus` ("2,6-7") is where the workers may run; "" leaves them where

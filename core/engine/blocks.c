@@ -12,35 +12,19 @@ static void *or_null(const tess *t, int role, int32_t index) {
     return index >= 0 && t->memory.booked[role][index] ? tess__address_of(t, role, index) : NULL;
 }
 
-uint32_t tess__scope_dtype(const tess *t, int32_t scope) {
-    const tess__scope *s = &t->plan.model.scopes[scope];
-    for (int32_t i = 0; i < s->n_params; i++)
-        if (t->plan.model.params[s->params[i]].group >= 0)
-            return t->plan.layout.groups[t->plan.model.params[s->params[i]].group].compute;
-    return TESS_F32;
-}
-
 static tess_status call_block(tess *t, const tess__event *e) {
     int32_t i = t->plan.model.scopes[e->scope].block;
     const tess_block_options *o = &t->plan.model.blocks[i].options;
     int backward = e->type == TESS__BACKWARD_BEGIN;
-    tess_block_call c = { .struct_size = sizeof c,
-                          .pass = t->pass.kind & 15, /* without flags: TRAIN or EVAL */
-                          .recompute = e->type == TESS__RECOMPUTE_BEGIN,
-                          .compute_dtype = tess__scope_dtype(t, e->scope),
-                          .step = t->step.steps_done,
-                          .microbatch = t->pass.run->microbatch,
-                          .params = (const void *const *)t->pass.block_params,
-                          .grads = t->pass.block_grads,
-                          .n_params = t->plan.model.scopes[e->scope].n_params,
-                          .threads = t->plan.setup.threads,
-                          .batch = or_null(t, TESS__INPUT, 0),
-                          .input = or_null(t, TESS__OUTPUT, i - 1),
-                          .output = or_null(t, TESS__OUTPUT, i),
-                          .saved = or_null(t, TESS__SAVED, i),
-                          .scratch = or_null(t, TESS__SCRATCH, i),
-                          .selective = (uint32_t)tess__saves_selectively(&t->plan.model, &t->plan.setup, i),
-                          .loss_scale = tess_loss_scale(t) };
+    tess_block_call c = tess__block_call_of(t, i);
+    c.recompute = e->type == TESS__RECOMPUTE_BEGIN;
+    c.grads = t->pass.block_grads;
+    c.batch = or_null(t, TESS__INPUT, 0);
+    c.input = or_null(t, TESS__OUTPUT, i - 1);
+    c.output = or_null(t, TESS__OUTPUT, i);
+    c.saved = or_null(t, TESS__SAVED, i);
+    c.scratch = or_null(t, TESS__SCRATCH, i);
+    c.selective = (uint32_t)tess__saves_selectively(&t->plan.model, &t->plan.setup, i);
     if (backward) {
         c.grad_output = or_null(t, TESS__OUTPUT_GRAD, tess__grad_place(&t->plan.model, i));
         c.grad_input = i ? or_null(t, TESS__OUTPUT_GRAD, tess__grad_place(&t->plan.model, i - 1)) : NULL;
@@ -93,12 +77,21 @@ static tess_status check_run(const tess *t, const tess_run_options *o) {
     return TESS_OK;
 }
 
+static tess_status run_audit(tess *t, const tess__instr *in) {
+    tess__mark begin = tess__tracing_mark(t, in);
+    TRY(in->op == TESS__AUDIT ? tess__audit_run(t, in) : tess__audit_send(t, in));
+    tess__tracing_instr(t, in, begin);
+    return TESS_OK;
+}
+
 static tess_status run_events(tess *t) {
     for (;;) {
         TRY(tess__execute(t, &t->pass.pc, TESS__TO_EVENT));
         if (t->pass.pc == t->pass.program->n_instrs)
             return TESS_OK;
         const tess__instr *in = &t->pass.program->instrs[t->pass.pc++];
+        if (in->op == TESS__AUDIT_SEND || in->op == TESS__AUDIT)
+            TRY(run_audit(t, in));
         if (in->op != TESS__ENTER)
             continue;
         tess__doing_event(t, &t->pass.program->events[in->index]);

@@ -21,7 +21,7 @@ static void *param_at(const tess *t, const tess__param *p) {
     return base + p->offset * tess_dtype_bytes(g->compute);
 }
 
-static void *grad_at(const tess *t, const tess__param *p) {
+void *tess__grad_at(const tess *t, const tess__param *p) {
     if (p->flags & (TESS_BUFFER | TESS_FROZEN))
         return NULL;
     const tess__group *g = &t->plan.layout.groups[p->group];
@@ -44,7 +44,7 @@ tess_status tess__scope_pointers(tess *t, int32_t scope, void *params, void *gra
         TRY(tess__guard_open(t, s->params[i], TESS__GUARD_PARAM, param_at(t, p), &param));
         memcpy((char *)params + at, &param, sizeof param);
         if (grads) {
-            TRY(tess__guard_open(t, s->params[i], TESS__GUARD_GRAD, grad_at(t, p), &grad));
+            TRY(tess__guard_open(t, s->params[i], TESS__GUARD_GRAD, tess__grad_at(t, p), &grad));
             memcpy((char *)grads + at, &grad, sizeof grad);
         }
     }
@@ -57,7 +57,7 @@ tess_status tess__take_back(tess *t, int32_t scope, int backward, const char *ca
         const tess__param *p = &t->plan.model.params[s->params[i]];
         TRY(tess__guard_close(t, s->params[i], TESS__GUARD_PARAM, param_at(t, p), call, scope));
         if (backward)
-            TRY(tess__guard_close(t, s->params[i], TESS__GUARD_GRAD, grad_at(t, p), call, scope));
+            TRY(tess__guard_close(t, s->params[i], TESS__GUARD_GRAD, tess__grad_at(t, p), call, scope));
     }
     return TESS_OK;
 }
@@ -100,7 +100,8 @@ tess_status tess__pass_create(tess *t) {
     p->begun = calloc(2 * (size_t)t->plan.model.n_scopes, sizeof *p->begun);
     p->block_params = calloc((size_t)t->plan.model.n_params + 1, sizeof *p->block_params);
     p->block_grads = calloc((size_t)t->plan.model.n_params + 1, sizeof *p->block_grads);
-    return p->entered && p->begun && p->block_params && p->block_grads
+    t->audit.inputs = calloc((size_t)t->plan.model.n_blocks + 1, sizeof *t->audit.inputs);
+    return p->entered && p->begun && p->block_params && p->block_grads && t->audit.inputs
                ? TESS_OK
                : tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");
 }
@@ -111,6 +112,8 @@ void tess__pass_destroy(tess *t) {
     free(p->begun);
     free(p->block_params);
     free(p->block_grads);
+    free(t->audit.inputs);
+    t->audit.inputs = NULL;
     p->entered = p->begun = NULL;
     p->block_params = p->block_grads = NULL;
     tess__program_free(&p->deviating_program);

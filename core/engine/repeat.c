@@ -160,10 +160,28 @@ static void go_back(tess *t, const tess_run_options *o, const before_pass *b) {
     t->streams.passes[t->streams.pass] = b->late;
 }
 
-/* From here on passes are called. */
-static tess_status call_instead(tess *t, const tess_run_options *o, const before_pass *b, tess__pass_fn *calls) {
+/* Finds the first rank that could not record, -1 if all could. Of several ranks all launch what they recorded, or none.
+ * A step takes no memory for that, so of more ranks than these a failure is an error. */
+static tess_status find_failing(tess *t, tess_status own, int32_t *rank) {
+    char mine = own != TESS_OK, all[1 << 14] = { mine };
+    int32_t n = t->comms.world.nranks;
+    *rank = -1;
+    if (n > (int32_t)sizeof all)
+        return own;
+    TRY(n > 1 ? tess__comms_exchange(&t->comms, "the recording of a pass", &mine, 1, all) : TESS_OK);
+    for (int32_t i = n - 1; i >= 0; i--)
+        *rank = all[i] ? i : *rank;
+    return TESS_OK;
+}
+
+/* From here on passes are called, on all ranks. `why`: of the rank that failed first, for the one line. */
+static tess_status call_instead(tess *t, tess__recorded *r, const tess_run_options *o, const before_pass *b,
+                                tess__pass_fn *calls, const char *why) {
     t->graphs.on = 0;
-    tess__log(TESS_LOG_WARNING, "a pass cannot be recorded, so passes are called from now on: %s", tess_last_error());
+    tess__device_graph_end(&t->device, r->graph);
+    r->graph = NULL;
+    if (why)
+        tess__log(TESS_LOG_WARNING, "a pass cannot be recorded, so passes are called from now on: %s", why);
     go_back(t, o, b);
     return calls(t, o);
 }
@@ -179,10 +197,14 @@ static tess_status try_recording(tess *t, tess__recorded *r, const tess_run_opti
 static tess_status record_pass(tess *t, tess__recorded *r, const tess_run_options *o, tess__pass_fn *calls) {
     before_pass before = remember(t);
     TRY(agree_on_pass(t, &r->key, 1));
+    char why[512] = "";
+    int32_t failing;
     tess_status s = try_recording(t, r, o, calls);
-    if (s && t->comms.world.nranks == 1) /* of several, the others have recorded, and would launch */
-        return call_instead(t, o, &before, calls);
-    TRY(s);
+    if (s)
+        snprintf(why, sizeof why, "%s", tess_last_error());
+    TRY(find_failing(t, s, &failing));
+    if (failing >= 0)
+        return call_instead(t, r, o, &before, calls, failing == t->comms.world.rank ? why : NULL);
     r->late = t->streams.passes[t->streams.pass];
     TRY(prepare_step(t, r->key.has_step));
     t->streams.passes[t->streams.pass].is_recorded = 1;

@@ -5,12 +5,14 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/status.h"
+#include "checkpoint/checksum.h"
 #include "plan/activations.h"
 #include "readers/declaration_file.h"
 #include <tessera/gpu.h>
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -23,7 +25,7 @@ static int64_t default_threads(const tess *t) {
     return cores > ranks ? cores / ranks : 1;
 }
 
-enum { MOST_ACCUM = 1 << 14 };
+enum { MOST_ACCUM = 1 << 14, MOST_AUDIT = 1 << 20 };
 
 /* Tells whether the user set accum, which wins over the program's microbatches. */
 static int user_accumulates(const tess *t) {
@@ -74,6 +76,7 @@ static void take_promises(tess__setup *s, const tess_options *o) {
     s->no_clip = (o->flags & TESS_OPTIONS_NO_CLIP) != 0 && !s->norm_first;
     s->repeats = (o->flags & TESS_OPTIONS_REPEAT) != 0;
     s->late = (o->flags & TESS_OPTIONS_LATE) != 0;
+    s->base_apart = (o->flags & TESS_OPTIONS_BASE_APART) != 0 && tess__sum_known();
 }
 
 static tess_status read_guard(tess *t) {
@@ -140,6 +143,7 @@ static tess_status read_switches(tess *t) {
 static tess_status read_budget(tess *t) {
     tess_plan_env *e = &t->plan.setup.env;
     TRY(tess__option_bytes("device-memory", &e->device_budget_bytes));
+    TRY(tess__option_bytes("disk-memory", &t->plan.setup.disk_budget_bytes));
     return tess__option_bytes("host-memory", &e->host_budget_bytes);
 }
 
@@ -188,6 +192,24 @@ static tess_status read_ledger(tess *t) {
     return t->settings.ledger ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the options");
 }
 
+static tess_status read_audit(tess *t) {
+    const char *share = tess__option_text("audit"), *then = "stop";
+    char *end = "";
+    TRY(tess__option_choice("on-audit", &then));
+    t->settings.audit_recovers = strcmp(then, "recover") == 0;
+    if (!share || strcmp(share, "0") == 0)
+        return TESS_OK;
+    long every = strncmp(share, "1/", 2) == 0 && share[2] >= '0' && share[2] <= '9' ? strtol(share + 2, &end, 10) : 0;
+    if (every < 1 || every > MOST_AUDIT || *end)
+        return tess__fail(TESS_E_INVALID, "TESSERA_AUDIT is '%.40s', expected 0 (off) or 1/K with K from 1 to %d",
+                          share, MOST_AUDIT);
+    if (t->plan.setup.nranks == 1)
+        return tess__fail(TESS_E_INVALID, "TESSERA_AUDIT=%.40s: one rank has no other that computes again; take two",
+                          share);
+    t->plan.setup.audit_every = (int32_t)every;
+    return TESS_OK;
+}
+
 static tess_status read_detail(tess *t) {
     int64_t step = 1;
     const char *path = tess__option_text("detail"), *values = tess__option_text("detail-values");
@@ -206,6 +228,7 @@ tess_status tess__read_options(tess *t) {
     TRY(read_switches(t));
     TRY(read_mirror(t));
     TRY(read_ledger(t));
+    TRY(read_audit(t));
     TRY(read_detail(t));
     TRY(read_budget(t));
     t->settings.strategy = strdup(tess__option_or("strategy", "full"));

@@ -30,10 +30,10 @@ typedef struct {              /* const after tess_open */
     tess__given given;          /* the same, for every read of an option */
     const tess__given *callers; /* of the thread in tess_shard, while it runs */
     char *strategy, *optimizer, *activations;
-    char *ledger;     /* file of digests; null: none */
-    int digests_rest; /* TESSERA_AT_REST_DIGESTS */
-    char *detail,
-        *detail_values; /* directory for digests of one step in detail; which tensor's elements too. Or null */
+    char *ledger;                 /* file of digests; null: none */
+    int digests_rest;             /* TESSERA_AT_REST_DIGESTS */
+    int audit_recovers;           /* TESSERA_ON_AUDIT */
+    char *detail, *detail_values; /* directory for one step's digests in detail; which tensor's elements too; or null */
     uint64_t detail_step;
     int strict, plan_only;
     int on_nan;   /* TESS__NAN_… */
@@ -61,6 +61,12 @@ typedef struct {                     /* the running pass */
     uint64_t n_recompiles;
 } tess__pass_run;
 
+typedef struct {
+    uint64_t done, failures; /* since the engine was opened, of all ranks */
+    uint64_t *inputs;        /* by block: digests of what forward has read, where backward's turn comes in this pass */
+    int changed;             /* the block whose backward runs reads something else */
+} tess__audit;
+
 typedef struct {               /* recovery in memory */
     int64_t own[2];            /* the step of each of this rank's images; -1: none, or torn */
     int64_t copy[2];           /* the same of those that it keeps for another rank */
@@ -72,7 +78,7 @@ typedef struct {               /* recovery in memory */
     int joins;                 /* this process takes a lost rank's place, and has not come to tess_recover */
     int32_t rank;              /* this rank's number in the group that the images are of */
     struct tess__carry *carry; /* on the way to a smaller group: images of the one before; else null */
-    uint64_t planned_peak[3];  /* of the groups before, by domain */
+    uint64_t planned_peak[TESS__DOMAINS]; /* of the groups before */
 } tess__mirror;
 static inline void tess__mirror_reset(tess__mirror *m) { /* no image yet */
     m->own[0] = m->own[1] = m->copy[0] = m->copy[1] = m->taken = -1;
@@ -117,6 +123,7 @@ struct tess {
     tess__pass_run pass;
     tess__step step;
     tess__scaler scaler;
+    tess__audit audit;
     tess__mirror mirror;
     struct tess__saver *saver; /* saving/saver.h; null: nothing was saved yet */
     struct tess__proof *proof; /* proof/proof.c; null: no ledger of digests is written */
@@ -179,11 +186,19 @@ tess_status tess__widen(tess *, int32_t group, tess__executor *);       /* the g
 tess_status tess__shard_fetch(tess *, int32_t group, tess__executor *); /* ahead of the gather */
 tess_status tess__gradient_to_send(tess *, int32_t group, tess__executor *, void **source);
 void *tess__reduce_target(const tess *, int32_t group);
+/* How the group's blocks are rounded, from element `first` on; `draw`: 0 of parameters, 1 + g of microbatch g's leaf.
+ * null: to nearest. *room is what it points to. */
+const tess_rounding *tess__rounding_of(const tess *, int32_t group, uint64_t first, uint32_t draw, tess_rounding *room);
 float tess__mean_scale(const tess *); /* one over ranks times microbatches */
 tess__microbatch_sum tess__microbatch_sum_of(const tess *, int32_t group, int shards);
 /** Reduces on one rank, without a network and with the same rounding. */
 tess_status tess__reduce_single_rank(tess *, int32_t group, tess__executor *);
 tess_status tess__sum_arrived(tess *, int32_t group, tess__executor *); /* ranks' blocks of this rank's shard */
+void *tess__replica_wire(const tess *,
+                         int32_t group); /* the shard's gradient in blocks, and this replica's part of it: */
+void *tess__replica_slot(const tess *, int32_t group);
+tess_status tess__sum_landed(tess *, int32_t group, tess__executor *); /* replicas' blocks of that part */
+tess_status tess__widen_sum(tess *, int32_t group, tess__executor *);  /* the sums of all parts */
 tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__executor *);
 tess_status tess__optimize(tess *, int32_t group, tess__executor *);
 int tess__rests_on_host(const tess *, int32_t group);
@@ -208,15 +223,24 @@ tess_status tess__work(tess *, const tess__instr *);
 /** Waits for work that was handed over: each instruction whose name ends in WAIT. */
 tess_status tess__work_wait(tess *, const tess__instr *);
 static inline int tess__is_beside(const tess__instr *in) { /* handed over: a wait follows */
-    return in->flags & TESS__ASYNC || in->op == TESS__PREFETCH || in->op == TESS__OFFLOAD || in->op == TESS__RELOAD;
+    return in->flags & TESS__ASYNC || in->op == TESS__PREFETCH || in->op == TESS__OFFLOAD || in->op == TESS__RELOAD ||
+           in->op == TESS__STATES_FETCH || in->op == TESS__STATES_STORE;
 }
+/** states.c: runs a STATES_… instruction: a group's states on their way from their store to memory, and back. */
+tess_status tess__states_instr(tess *, const tess__instr *);
+/** Waits for what is on its way, whatever becomes of it. */
+void tess__states_forget(tess *);
 /** Refreshes copies whose masters have changed, before anything reads them. */
 tess_status tess__low_copies_refresh(tess *);
 int tess__steps_on_host(const tess *, int32_t group);   /* of a device with streams */
 int tess__steps_on_device(const tess *, int32_t group); /* and it has something to do there */
 
 /** execute.c */
-enum { TESS__TO_END, TESS__TO_EVENT /* the next ENTER or LEAVE */, TESS__TO_WAIT /* or anything that may block */ };
+enum {
+    TESS__TO_END,
+    TESS__TO_EVENT /* the next ENTER, LEAVE or audit */,
+    TESS__TO_WAIT /* or anything that may block */
+};
 tess_status tess__execute(tess *, int32_t *pc, int how_far);
 tess_status tess__run_program(tess *, tess__program *);
 /** The running pass's part of memory that is on its way between host and device; `bytes` of each. */
@@ -225,6 +249,16 @@ static inline void *tess__of_pass(const tess *t, int role, uint64_t bytes) {
     return at + (uint64_t)t->streams.pass * tess__round_up(bytes, t->plan.setup.align);
 }
 int tess__device_clips(const tess *t);
+/** Posts the instruction's collective, whose scratch has that role. The compute stream, or the host, waits for it. */
+tess_status tess__run_planned(tess *, const tess__instr *, const void *send, void *recv, int scratch,
+                              const char *doing);
+
+/** audit.c: a block's inputs go to all ranks; another makes the same of them, and all compare. */
+tess_status tess__audit_send(tess *, const tess__instr *);
+tess_status tess__audit_run(tess *, const tess__instr *);
+tess_status tess__audit_check(const tess *); /* whether it can be done here; says which blocks are left out */
+/** block_call.c: what all calls of a block in the running pass have alike. */
+tess_block_call tess__block_call_of(const tess *, int32_t block);
 static inline void tess__pass_over(tess *t, int train) {
     t->pass.run = NULL;
     t->pass.kind = t->comms.pass_kind = 0;
@@ -236,7 +270,7 @@ static inline void tess__pass_over(tess *t, int train) {
 typedef tess_status tess__pass_fn(tess *, const tess_run_options *);
 tess_status tess__repeat_pass(tess *, const tess_run_options *, tess__pass_fn *calls);
 
-uint32_t tess__scope_dtype(const tess *, int32_t scope); /* blocks.c: in which its kernels compute */
+uint32_t tess__scope_dtype(const tess *, int32_t scope); /* block_call.c: in which its kernels compute */
 /** Notes that the program's own code runs now, for messages on other ranks if this one is lost in it. */
 void tess__doing_event(tess *, const tess__event *);
 /** ranges.c: begins a named range of the device's profiler; does nothing when none listens. Each has its end. */
@@ -270,6 +304,8 @@ void tess__ledger_reach(tess *, const tess__point *);
 /** pass.c */
 /** Pointers of a scope's parameters and, where `grads` is not null, gradients, in declaration order. */
 tess_status tess__scope_pointers(tess *, int32_t scope, void *params, void *grads, int32_t n);
+/** Where a parameter's local gradient lies; null: it has none. */
+void *tess__grad_at(const tess *, const tess__param *);
 /** Ends these pointers in `call`, and reports what TESSERA_STRICT=1 finds wrong with them. */
 tess_status tess__take_back(tess *, int32_t scope, int backward, const char *call);
 tess_status tess__pass_create(tess *);

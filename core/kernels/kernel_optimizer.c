@@ -14,37 +14,51 @@ typedef struct { /* one chunk: elements of the shard from the same segment */
 } step_span;
 
 /* A formula's loop, for one type. The constants are read through a copy: no store can change them. With and without
- * weight decay are two loops, as a branch inside would keep the compiler from vectorising. */
-#define STEP(name, real, call)                                                                                         \
-    TESS_BODY void name##_body(const tess_step_constants *constants, const step_span *span) {                          \
+ * weight decay are two loops, as a branch inside would keep the compiler from vectorising. Each returns a sum of what
+ * it wrote, in any order: it is finite only if all of that is. `seen` leaves out what shows in the rest. A momentum or
+ * a first moment that is not finite makes the parameter so; a second moment may not, as it divides. The values are
+ * those in registers, as a load after their store would wait for it. */
+#define LOOP(real, states, call, seen)                                                                                 \
+    _Pragma("omp simd reduction(+ : sum)") for (uint64_t i = 0; i < n; i++) {                                          \
+        real x = p[i], m = states > 0 ? a[i] : 0, v = states > 1 ? b[i] : 0;                                           \
+        call;                                                                                                          \
+        p[i] = x;                                                                                                      \
+        if (states > 0)                                                                                                \
+            a[i] = m;                                                                                                  \
+        if (states > 1)                                                                                                \
+            b[i] = v;                                                                                                  \
+        sum += seen;                                                                                                   \
+    }
+#define STEP(name, real, states, call, seen)                                                                           \
+    TESS_BODY real name##_body(const tess_step_constants *constants, const step_span *span) {                          \
         tess_step_constants c = *constants;                                                                            \
         const real *restrict g = span->grad;                                                                           \
         real *restrict p = span->master;                                                                               \
         real *restrict a = span->state0;                                                                               \
         real *restrict b = span->state1;                                                                               \
+        real sum = 0;                                                                                                  \
         uint64_t n = span->elems;                                                                                      \
         (void)a, (void)b;                                                                                              \
         if (c.decays) {                                                                                                \
             c.decays = 1;                                                                                              \
-            for (uint64_t i = 0; i < n; i++)                                                                           \
-                call;                                                                                                  \
+            LOOP(real, states, call, seen)                                                                             \
         } else {                                                                                                       \
             c.decays = 0;                                                                                              \
-            for (uint64_t i = 0; i < n; i++)                                                                           \
-                call;                                                                                                  \
+            LOOP(real, states, call, seen)                                                                             \
         }                                                                                                              \
+        return sum;                                                                                                    \
     }                                                                                                                  \
-    static void name##_c(const tess_step_constants *c, const step_span *span) {                                        \
-        name##_body(c, span);                                                                                          \
+    static int name##_c(const tess_step_constants *c, const step_span *span) {                                         \
+        return isfinite(name##_body(c, span));                                                                         \
     }                                                                                                                  \
     STEP_WIDE(name)
 #if defined(TESS_HAVE_X86)
 #define STEP_WIDE(name)                                                                                                \
-    TESS_TARGET_AVX2 static void name##_avx2(const tess_step_constants *c, const step_span *span) {                    \
-        name##_body(c, span);                                                                                          \
+    TESS_TARGET_AVX2 static int name##_avx2(const tess_step_constants *c, const step_span *span) {                     \
+        return isfinite(name##_body(c, span));                                                                         \
     }                                                                                                                  \
-    TESS_TARGET_AVX512 static void name##_avx512(const tess_step_constants *c, const step_span *span) {                \
-        name##_body(c, span);                                                                                          \
+    TESS_TARGET_AVX512 static int name##_avx512(const tess_step_constants *c, const step_span *span) {                 \
+        return isfinite(name##_body(c, span));                                                                         \
     }
 #define PATHS(name)                                                                                                    \
     { name##_c, name##_avx2, name##_avx512 }
@@ -54,18 +68,19 @@ typedef struct { /* one chunk: elements of the shard from the same segment */
     { name##_c, name##_c, name##_c }
 #endif
 
-STEP(sgd_f32, float, tess_sgd_f32(&c, g[i], &p[i]))
-STEP(sgd_momentum_f32, float, tess_sgd_momentum_f32(&c, g[i], &p[i], &a[i]))
-STEP(adam_f32, float, tess_adam_f32(&c, g[i], &p[i], &a[i], &b[i]))
-STEP(adamw_f32, float, tess_adamw_f32(&c, g[i], &p[i], &a[i], &b[i]))
-STEP(adadelta_f32, float, tess_adadelta_f32(&c, g[i], &p[i], &a[i], &b[i]))
-STEP(sgd_f64, double, tess_sgd_f64(&c, g[i], &p[i]))
-STEP(sgd_momentum_f64, double, tess_sgd_momentum_f64(&c, g[i], &p[i], &a[i]))
-STEP(adam_f64, double, tess_adam_f64(&c, g[i], &p[i], &a[i], &b[i]))
-STEP(adamw_f64, double, tess_adamw_f64(&c, g[i], &p[i], &a[i], &b[i]))
-STEP(adadelta_f64, double, tess_adadelta_f64(&c, g[i], &p[i], &a[i], &b[i]))
+STEP(sgd_f32, float, 0, tess_sgd_f32(&c, g[i], &x), x)
+STEP(sgd_momentum_f32, float, 1, tess_sgd_momentum_f32(&c, g[i], &x, &m), x)
+STEP(adam_f32, float, 2, tess_adam_f32(&c, g[i], &x, &m, &v), x + v)
+STEP(adamw_f32, float, 2, tess_adamw_f32(&c, g[i], &x, &m, &v), x + v)
+STEP(adadelta_f32, float, 2, tess_adadelta_f32(&c, g[i], &x, &m, &v), x + m + v)
+STEP(sgd_f64, double, 0, tess_sgd_f64(&c, g[i], &x), x)
+STEP(sgd_momentum_f64, double, 1, tess_sgd_momentum_f64(&c, g[i], &x, &m), x)
+STEP(adam_f64, double, 2, tess_adam_f64(&c, g[i], &x, &m, &v), x + v)
+STEP(adamw_f64, double, 2, tess_adamw_f64(&c, g[i], &x, &m, &v), x + v)
+STEP(adadelta_f64, double, 2, tess_adadelta_f64(&c, g[i], &x, &m, &v), x + m + v)
 
-typedef void (*step_fn)(const tess_step_constants *, const step_span *);
+/* Returns whether all is surely finite. */
+typedef int (*step_fn)(const tess_step_constants *, const step_span *);
 enum { SGD_MOMENTUM = 0 }; /* beside TESS_OPT_SGD, which has no state here */
 static const struct {
     uint32_t optimizer, dtype;
@@ -97,7 +112,8 @@ static void *elem_at(void *base, uint64_t elem, uint32_t bytes) {
     return base ? (char *)base + elem * bytes : NULL;
 }
 
-/* Looks at the values that the step has just written. The first step of a run is kept. */
+/* Looks at each value that the step has just written, as finite ones may overflow a sum. The first step of a run is
+ * kept. */
 static void note_not_finite(const step_job *job, const step_span *span) {
     const uint32_t dtype = job->kernel->out_dtype;
     const void *const written[] = { span->master, span->state0, span->state1 };
@@ -114,7 +130,7 @@ static void note_not_finite(const step_job *job, const step_span *span) {
 static void step_run(const step_job *job, step_fn fn, const tess_step_constants *c, uint64_t first, uint64_t end) {
     const tess_kernel *k = job->kernel;
     _Alignas(64) char room[CHUNK * sizeof(double)];
-    uint64_t chunk = job->load || job->low || job->not_finite ? CHUNK : end - first;
+    uint64_t chunk = job->load || job->low ? CHUNK : end - first;
     for (uint64_t e = first; e < end; e += chunk) {
         uint64_t elems = end - e < chunk ? end - e : chunk;
         step_span span = { (const char *)k->in[0] + e * job->grad_bytes, elem_at(k->out, e, job->bytes),
@@ -123,8 +139,7 @@ static void step_run(const step_job *job, step_fn fn, const tess_step_constants 
             job->load(span.grad, room, elems);
             span.grad = room;
         }
-        fn(c, &span);
-        if (job->not_finite)
+        if (!fn(c, &span) && job->not_finite)
             note_not_finite(job, &span);
         if (job->low)
             job->low(span.master, elem_at(k->out2, e, job->low_bytes), elems);

@@ -214,7 +214,7 @@ tess_status tess__model_add_block(tess__model *m, const tess_block_options *o, i
     if (!o->forward || !o->backward)
         return tess__fail(TESS_E_INVALID, "block \"%s\" has no %s function", o->name ? o->name : "",
                           o->forward ? "backward" : "forward");
-    if (o->flags & ~(uint32_t)(TESS_BLOCK_KEEP | TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE))
+    if (o->flags & ~(uint32_t)(TESS_BLOCK_KEEP | TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE | TESS_BLOCK_AUDIT))
         return tess__fail(TESS_E_INVALID, "block \"%s\": unknown flags 0x%x", o->name ? o->name : "", o->flags);
     tess_status s = check_also(m, o);
     if (s || (s = tess__model_add_scope(m, o->name, 0, &at)) ||

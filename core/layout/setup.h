@@ -36,13 +36,16 @@ typedef struct {
     int32_t n_states;     /* fp32, of each element, where no plugin says it */
     int with_momentum;    /* tess_options.momentum */
     int snapshot;         /* memory for asynchronous checkpoints is planned */
+    int base_apart;       /* checkpoints hold no frozen parameters: TESS_OPTIONS_BASE_APART */
     int32_t mirror;       /* steps between images in memory; 0: none */
     int32_t ledger_every; /* steps between lines of the ledger of digests; 0: there is none */
+    int32_t audit_every;  /* passes between two audits of the same work; 0: none */
     uint64_t input_bytes;
     uint64_t granularity; /* arenas are obtained in multiples of it */
     uint64_t align;       /* of every buffer: the device's, the comm's, at least 64 */
     uint64_t most_bytes;  /* the comm's limit of one collective on one rank; 0: none */
     tess_plan_env env;
+    uint64_t disk_budget_bytes; /* per rank; 0: none */
     int32_t stride; /* of a plan: how far apart its ranks are among all of the run, for the simulator; 0: 1 */
     uint64_t hosts; /* the layout of hosts, as a hash; env has what plugins plan with. 0: one host */
     const tess_comm_ops *comm;

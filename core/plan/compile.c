@@ -4,8 +4,10 @@
 #include "base/hash.h"
 #include "kit/norm_limbs.h"
 #include "place.h"
+#include "compile_audit.h"
 #include "compile_blocks.h"
 #include "compile_matrices.h"
+#include "compile_states.h"
 #include "compile_steps.h"
 #include "compile_units.h"
 #include "emit.h"
@@ -88,8 +90,10 @@ static tess_status prepare_scope(tess__compiler *b, uint8_t type, int32_t scope)
     TRY(prefetch_scopes(b));
     for (int32_t i = 0; type == TESS__BACKWARD_BEGIN && i < n; i++)
         TRY(tess__unit_begin_grad(b, units[i], 0));
-    if (block >= 0)
+    if (block >= 0) {
         TRY(tess__block_begin(b, type, block));
+        TRY(tess__audit_begin(b, type, block));
+    }
     return add_points(b, type, scope, TESS_LEDGER_AFTER);
 }
 
@@ -120,8 +124,10 @@ static tess_status leave_scope(tess__compiler *b, uint8_t type, int32_t scope) {
     int32_t n = b->n_scope_units[scope], *units = b->scope_units[scope];
     int32_t block = b->params_only ? -1 : b->model->scopes[scope].block;
     TRY(tess__program_instr(b->p, TESS__LEAVE, 0, b->p->n_events - 1, -1, 0));
-    if (block >= 0)
+    if (block >= 0) {
+        TRY(tess__audit_end(b, type, block));
         TRY(tess__block_end(b, type, block));
+    }
     mark_used_soon(b, b->setup->prefetch + 1);
     for (int32_t i = 0; i < n; i++) {
         b->units[units[i]].open--;
@@ -167,6 +173,7 @@ tess_status tess__compiler_end(tess__compiler *b) {
     TRY(tess__unit_end_replicate(b));
     TRY(tess__unit_end_host_work(b));
     TRY(tess__matrices_flush(b));
+    TRY(tess__states_end(b));
     for (int32_t i = 0; i < b->model->n_blocks; i++) {
         TRY(tess__emit_free(b, TESS__OUTPUT, i));
         TRY(tess__emit_free(b, TESS__SAVED, i));
@@ -184,7 +191,7 @@ void tess__compiler_start(tess__compiler *b, tess__program *p, uint32_t kind) {
     b->at = 0;
     b->fused = b->params_only = 0;
     b->reducing = b->replicating = b->on_host = -1;
-    b->begun = b->coming = b->going = -1;
+    b->begun = b->coming = b->going = b->storing = -1;
     b->ordinal = 0;
     b->mark = 0;
     memset(b->units, 0, (size_t)b->layout->n_units * sizeof *b->units);
@@ -223,7 +230,7 @@ static tess_status finish_program(tess__compiler *b, int with_grads, tess__progr
     if (!s && may_see && (out->kind & 15) != TESS_PASS_TRAIN) /* gradients wait for their step in the step arena */
         s = tess__resident(b->setup, b->layout, 1, &lent);
     if (!s)
-        s = tess__assign_offsets(out, &resident, &lent, b->setup->align);
+        s = tess__assign_offsets(out, &resident, &lent, b->setup->align, tess__host_align(b->setup, b->layout));
     tess__program_free(&resident);
     tess__program_free(&lent);
     out->hash = tess__program_hash(out);
@@ -329,6 +336,8 @@ static tess_status compile_full(tess__compiler *b) {
 
 tess_status tess__compile_other(tess__compiler *b, uint32_t kind, tess__program *out) {
     tess__compiler_start(b, out, kind);
+    if (kind == TESS__PASS_CLIP)
+        TRY(tess__states_begin(b)); /* beside the norm */
     if (kind == TESS__PASS_NORM || kind == TESS__PASS_CLIP)
         TRY(compile_norm(b));
     if (kind == TESS__PASS_STEP || kind == TESS__PASS_CLIP)

@@ -156,6 +156,15 @@ static const char *op_name(uint8_t op) {
         [TESS__UPDATE_APPLY] = "optimizer step",
         [TESS__WIDEN] = "widening",
         [TESS__SUM_ARRIVED] = "sum of ranks",
+        [TESS__AUDIT_SEND] = "all_gather for the audit",
+        [TESS__AUDIT] = "audit",
+        [TESS__PACK_SUM] = "cast of the sum",
+        [TESS__SUM_LANDED] = "sum of replicas",
+        [TESS__WIDEN_SUM] = "widening of the sum",
+        [TESS__STATES_FETCH] = "fetch of the states",
+        [TESS__STATES_FETCH_WAIT] = "wait for the fetch of the states",
+        [TESS__STATES_STORE] = "store of the states",
+        [TESS__STATES_STORE_WAIT] = "wait for the store of the states",
     };
     return op < sizeof names / sizeof names[0] && names[op] ? names[op] : "?";
 }
@@ -180,6 +189,9 @@ void tess__program_text(const tess__program *p, const tess__model *m, const tess
     } else if (in->op == TESS__INPUT_COPY || in->op == TESS__RESULT_COPY || in->op == TESS__NORM_REDUCE ||
                in->op == TESS__SHARE_BUFFERS || in->op == TESS__NORM_FINISH) {
         snprintf(out, n, "%s", op_name(in->op));
+    } else if (in->op == TESS__AUDIT || in->op == TESS__AUDIT_SEND) {
+        snprintf(out, n, "%s of %s of block \"%s\"", op_name(in->op),
+                 in->flags & TESS__OF_BACKWARD ? "backward" : "forward", m->blocks[in->index].options.name);
     } else if (in->op >= TESS__OFFLOAD && in->op <= TESS__RELOAD_WAIT) {
         snprintf(out, n, "%s of the activations of \"%s\"", op_name(in->op),
                  m->scopes[m->blocks[in->index].scope].name);

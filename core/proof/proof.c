@@ -54,12 +54,13 @@ static uint64_t n_kinds(const tess *t) {
     return STATE + (uint64_t)t->plan.layout.n_states;
 }
 
-static char *chunk_of(const tess *t) { /* of a device whose memory the host does not reach */
+static char *chunk_of(const tess *t) { /* of what rests where the host does not reach it */
     return tess__address_of(t, TESS__DIGESTS, 0);
 }
 
 static uint64_t *sums_of(const tess *t) {
-    return (uint64_t *)(void *)(chunk_of(t) + (tess__one_memory(&t->plan.setup) ? 0 : TESS__PROOF_CHUNK));
+    int reached = tess__one_memory(&t->plan.setup) && !t->plan.layout.store_align;
+    return (uint64_t *)(void *)(chunk_of(t) + (reached ? 0 : TESS__PROOF_CHUNK));
 }
 
 static char *line_of(const tess *t) {

@@ -43,6 +43,15 @@ static const char *const op_names[] = {
     [TESS__UPDATE_APPLY] = "optimizer_apply",
     [TESS__WIDEN] = "widen",
     [TESS__SUM_ARRIVED] = "sum_ranks",
+    [TESS__AUDIT_SEND] = "all_gather_audit",
+    [TESS__AUDIT] = "audit",
+    [TESS__PACK_SUM] = "pack_sum",
+    [TESS__SUM_LANDED] = "sum_replicas",
+    [TESS__WIDEN_SUM] = "widen_sum",
+    [TESS__STATES_FETCH] = "fetch_states",
+    [TESS__STATES_FETCH_WAIT] = "wait_fetch_states",
+    [TESS__STATES_STORE] = "store_states",
+    [TESS__STATES_STORE_WAIT] = "wait_store_states",
 };
 
 static int is_op(uint8_t op) {
@@ -79,6 +88,8 @@ tess__span_place tess__span_about(const tess__span *s, const tess__model *m, con
     case TESS__SHARE_BUFFERS:
     case TESS__ALLOC: break;
     case TESS__RESULT_COPY:
+    case TESS__AUDIT_SEND:
+    case TESS__AUDIT:
     case TESS__OFFLOAD:
     case TESS__OFFLOAD_WAIT:
     case TESS__RELOAD:

@@ -48,8 +48,13 @@ static tess_status take_directory(tess__saver *s, const char *on_newer) {
 }
 
 /* [leader] Reads the base's files once. */
-static tess_status read_base(tess__saver *s, const char *const *paths) {
-    return paths && !s->base.n ? tess__base_files_read(&tess__disk_real, paths, &s->base) : TESS_OK;
+static tess_status read_base(tess__saver *s, const tess_checkpoint_options *o) {
+    if (o->base && !s->base.n)
+        TRY(tess__base_files_read(&tess__disk_real, o->base, &s->base));
+    if (s->t->plan.setup.base_apart && !(o->flags & TESS_CHECKPOINT_PREPARE) && !(o->base && s->base.n))
+        return tess__fail(TESS_E_INVALID, "tess_checkpoint_save without base: TESS_OPTIONS_BASE_APART promises it, and "
+                                          "frozen parameters have no room in the snapshot");
+    return TESS_OK;
 }
 
 typedef struct {
@@ -68,7 +73,7 @@ static tess_status prepare_save(tess__saver *s, const tess_checkpoint_options *o
     if (is_leader(s)) {
         n->status = take_directory(s, o->on_newer ? o->on_newer : "stop");
         if (!n->status)
-            n->status = read_base(s, o->base);
+            n->status = read_base(s, o);
         mine.base_apart = o->base && s->base.n;
         if (!n->status && !(o->flags & TESS_CHECKPOINT_PREPARE))
             n->status = tess__store_begin(&s->store, s->step, &n->value);
@@ -114,6 +119,8 @@ static tess_status take_snapshot(tess__saver *s) {
             continue;
         if (p->mem == TESS_MEM_HOST || (p->mem == TESS_MEM_PINNED && tess__one_memory(&t->plan.setup)))
             memcpy(at, p->at, p->bytes);
+        else if (p->mem == TESS__MEM_STORE)
+            TRY(tess__copy_now(t, at, mem, p->at, p->mem, p->bytes));
         else
             TRY(tess__device_copy(&t->device, at, mem, p->at, p->mem, p->bytes, NULL));
         at += p->bytes;
@@ -235,11 +242,8 @@ static tess_status wait_for(tess *t, tess_checkpoint_info *out, int *soft) {
     join_writer(s);
     *soft = s->status == TESS_E_DATA || !t->comms.control || !tess__control_aborting(t->comms.control);
     TRY(take_outcome(s));
-    if (out) {
-        tess_checkpoint_info info = s->info;
-        info.struct_size = sizeof info;
-        TESS_GIVE(out, &info);
-    }
+    if (out)
+        TESS_GIVE(out, &s->info);
     return TESS_OK;
 }
 

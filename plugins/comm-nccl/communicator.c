@@ -40,10 +40,10 @@ static tess_status run_calls(tess_comm *c, const tess_collective *calls, uint32_
                                   .comm = atomic_load(&c->comm),
                                   .stream = c->gpu.stream,
                                   .sums = &c->gpu.sums,
-                                  .reduce = c->gpu.reduce,
+                                  .kernels = &c->gpu.kernels,
                                   .rank = c->rank,
                                   .size = c->size,
-                                  .deterministic = c->settings->deterministic,
+                                  .how_sums = c->settings->sums,
                                   .words = words,
                                   .use = &c->use,
                                   .stop = &c->stop };
@@ -67,15 +67,6 @@ static tess_status queue_calls(tess_comm *c, tess_request *r, const tess_collect
     return s ? s : nccl_cuda_ok(c->gpu.cu->cuEventRecord(r->ended, c->gpu.stream), "cuEventRecord", f);
 }
 
-/* Waits after a failure half way, because no work of the post may still run when it returns. The stream of sums waits
- * for the other one. */
-static void wait_until_idle(tess_comm *c, int64_t late_ns) {
-    CUstream streams[] = { c->gpu.stream, c->gpu.sums.stream };
-    for (int i = 0; i < 2; i++)
-        while (streams[i] && c->gpu.cu->cuStreamQuery(streams[i]) == CUDA_ERROR_NOT_READY && kit_now_ns() < late_ns)
-            kit_nap(100000);
-}
-
 /* Whether ranks disagreed, which explains why NCCL failed: others saw it first and left. */
 static void explain_failure(tess_comm *c, tess_error *f) {
     tess_error mismatch = { .struct_size = sizeof mismatch, .rank = -1 };
@@ -92,7 +83,7 @@ static tess_status queue_or_fail(tess_comm *c, tess_request *r, const tess_colle
     explain_failure(c, f);
     nccl_fail_locked(c, f);
     nccl_failure(c, f);
-    wait_until_idle(c, kit_now_ns() + A_SECOND);
+    nccl_wait_until_idle(c, kit_now_ns() + A_SECOND); /* no work of the post may still run when it returns */
     nccl_request_give(r);
     return f->code;
 }
@@ -171,7 +162,7 @@ tess_status nccl_comm_post(tess_comm *c, const tess_collective *calls, uint32_t 
     for (uint32_t i = 0; i < n; i++) {
         const char *at = (const char *)calls + (size_t)i * calls->struct_size;
         own[i] = kit_take_call((const tess_collective *)at, calls->struct_size);
-        tess_status s = nccl_check(&own[i], c->rank, c->size, c->settings->deterministic, f);
+        tess_status s = nccl_check(&own[i], c->rank, c->size, c->settings->sums, f);
         if (s)
             return s;
     }
@@ -322,15 +313,21 @@ static void end_nccl(tess_comm *c) {
     pthread_mutex_lock(&c->lock);
     if (c->finalized) {
         give_back(c, atomic_exchange(&c->comm, NULL));
-        give_back(c, c->setup);
-        c->setup = NULL;
     } else {
         tess_plugin_fail(&f, TESS_E_ABORTED, "nccl: the communicator was destroyed");
         nccl_fail_locked(c, &f);
     }
-    wait_until_idle(c, kit_now_ns() + A_SECOND);
+    nccl_wait_until_idle(c, kit_now_ns() + A_SECOND);
     nccl_sweep(c);
     pthread_mutex_unlock(&c->lock);
+}
+
+/* Work behind an abort may wait for other work than NCCL's, and still uses the announcements. */
+static void free_when_idle(tess_comm *c) {
+    if (nccl_wait_until_idle(c, kit_now_ns() + NCCL_PATIENCE_NS))
+        nccl_free_chunks(c);
+    else
+        kit_log(c->settings->host, 1, "nccl", "the GPU's work did not end after an abort: announcements are not freed");
 }
 
 void nccl_comm_destroy(tess_comm *c) {
@@ -341,10 +338,11 @@ void nccl_comm_destroy(tess_comm *c) {
         end_nccl(c);
         nccl_watcher_stop(c);
         nccl_abort_join(c);
-        nccl_free_chunks(c);
+        free_when_idle(c);
         nccl_leave(&c->gpu);
     } else {
         nccl_watcher_stop(c);
+        nccl_abort_join(c);
     }
     nccl_gpu_close(&c->gpu);
     pthread_mutex_destroy(&c->lock);

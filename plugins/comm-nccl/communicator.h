@@ -20,7 +20,7 @@ struct nccl_gpu {
     CUstream stream; /* the communicator owns it and the stream in `sums` */
     struct nccl_sums sums;
     CUmodule module;
-    CUfunction reduce;
+    struct nccl_kernels kernels;
 };
 
 /* Fills in the fields that it could obtain. nccl_gpu_close releases them, also after a failure. */
@@ -64,11 +64,6 @@ struct nccl_gate { /* a call of NCCL's that blocks */
     _Atomic(int64_t) late_ns;
 };
 
-struct nccl_abort { /* a thread that aborts one NCCL communicator while this one continues */
-    pthread_t thread;
-    int runs;
-};
-
 struct tess_comm {
     const struct nccl_settings *settings;
     struct nccl_gpu gpu;
@@ -80,7 +75,8 @@ struct tess_comm {
     int64_t timeout_ns;  /* limit of one NCCL call */
     atomic_int stop;     /* give up whatever is waited for */
     atomic_int recorded; /* a graph refers to `comm`: NCCL's abort waits until it is destroyed */
-    struct nccl_abort worker_abort, setup_abort;
+    pthread_t abort;     /* aborts NCCL's communicator while this one continues */
+    int aborts_in_thread;
     _Atomic(tess_status) why; /* status of the first abort, which may have to wait for the lock */
     struct nccl_gate gate;
     struct nccl_use use;
@@ -89,8 +85,6 @@ struct tess_comm {
     tess_error failure; /* the first; nccl_failure */
 
     pthread_mutex_t lock;     /* guards what follows; held while NCCL or the driver queue something */
-    ncclComm_t setup;         /* does not block: others are split from it. Null: `comm` serves for that too */
-    ncclComm_t newborn;       /* split from `setup`: a thread of NCCL's stores it, also after this rank gave up */
     _Atomic(ncclComm_t) comm; /* blocks; null once aborted or destroyed */
     struct nccl_chunk *chunks;
     tess_request *free, *head, *tail;
@@ -127,8 +121,7 @@ tess_status nccl_room_take(tess_comm *parent, tess_comm *or_null, int *channels,
 /* Whether another one fits beside this one. Any thread; says once that none does. */
 int nccl_room_left(tess_comm *);
 
-/* ---- setup.c: NCCL's communicators. One that does not block is made first, so that a rank that does not come ends in
- * a timeout; the one that works is split from it, and blocks. --------------------------------------------------- */
+/* ---- setup.c: NCCL's communicators, which block ------------------------------------------------- */
 
 /* All ranks call it; each has opened its GPU. */
 tess_status nccl_found(tess_comm *, tess_error *);
@@ -137,16 +130,22 @@ tess_status nccl_divide(tess_comm *parent, int32_t color, int32_t key, tess_comm
 /* Call it with the lock, when every rank has arrived. */
 tess_status nccl_dissolve(tess_comm *, int64_t late_ns, tess_error *);
 
+enum { NCCL_PATIENCE_NS = 2000000000 }; /* how long memory that is freed waits for aborts and what they end */
+
 /* ---- failure.c, any thread ----------------------------------------------------------------------- */
 
-/* Joins the threads that abort, and aborts a communicator that a split left. Call it after nccl_watcher_stop, in the
- * GPU's context. */
+/* Joins the thread that aborts. Call it after nccl_watcher_stop. */
 void nccl_abort_join(tess_comm *);
+/* Whether the communicator's streams are idle by then. In the GPU's context. */
+int nccl_wait_until_idle(const tess_comm *, int64_t late_ns);
+/* Whether all aborts of the process have ended by then, and after a failure the streams are idle: only now may memory
+ * be freed. Without the lock. */
+int nccl_wait_until_aborted(const tess_comm *, int64_t late_ns);
 
 /* The first failure, TESS_OK while all is well. */
 tess_status nccl_failure(tess_comm *, tess_error *);
 void nccl_keep_first(tess_comm *, const tess_error *);
-void nccl_abort_worker(tess_comm *);
+void nccl_abort(tess_comm *);
 /* Does what nccl_comm_fail does, for a caller that holds the lock. */
 void nccl_fail_locked(tess_comm *, const tess_error *);
 

@@ -20,16 +20,24 @@ void nccl_keep_first(tess_comm *c, const tess_error *f) {
     pthread_mutex_unlock(&c->failure_lock);
 }
 
+/* Aborts of this process that have begun and not ended: they give back what NCCL has of memory, whosever it is. */
+static atomic_int aborts;
+
 struct abort_job {
     tess_comm *c;
     ncclComm_t comm;
 };
 
-static void abort_now(void *arg) {
+static void abort_now(tess_comm *c, ncclComm_t comm) {
+    c->gpu.lib->ncclCommAbort(comm);
+    atomic_fetch_sub(&aborts, 1);
+}
+
+static void abort_in_thread(void *arg) {
     struct abort_job *job = arg;
     tess_error ignored = { .struct_size = sizeof ignored };
     int entered = nccl_enter(&job->c->gpu, &ignored) == TESS_OK;
-    job->c->gpu.lib->ncclCommAbort(job->comm);
+    abort_now(job->c, job->comm);
     if (entered)
         nccl_leave(&job->c->gpu);
     free(job);
@@ -37,46 +45,66 @@ static void abort_now(void *arg) {
 
 /* NCCL ends what runs at once. Then it frees memory, which may wait for the work of other communicators that are yet to
  * be aborted, and it waits for the graphs that refer to the communicator. Who aborts must not wait for either. */
-static void abort_apart(tess_comm *c, struct nccl_abort *a, ncclComm_t comm) {
+static void abort_apart(tess_comm *c, ncclComm_t comm) {
     tess_error ignored = { .struct_size = sizeof ignored };
     struct abort_job *job = malloc(sizeof *job);
     if (job) {
         *job = (struct abort_job){ c, comm };
-        a->runs = kit_thread_start(&a->thread, c->settings->host, "nccl", "tess-nccl-abort", abort_now, job,
-                                   &ignored) == TESS_OK;
+        c->aborts_in_thread = kit_thread_start(&c->abort, c->settings->host, "nccl", "tess-nccl-abort", abort_in_thread,
+                                               job, &ignored) == TESS_OK;
     }
-    if (!a->runs) {
+    if (!c->aborts_in_thread) {
         free(job);
-        c->gpu.lib->ncclCommAbort(comm);
+        abort_now(c, comm);
     }
-}
-
-static void join(struct nccl_abort *a) {
-    if (a->runs)
-        pthread_join(a->thread, NULL);
-    a->runs = 0;
 }
 
 void nccl_abort_join(tess_comm *c) {
-    join(&c->worker_abort);
-    join(&c->setup_abort);
-    if (c->newborn) /* nobody waited for this split; its parent's abort has ended the thread that made it */
-        c->gpu.lib->ncclCommAbort(c->newborn);
-    c->newborn = NULL;
+    if (c->aborts_in_thread)
+        pthread_join(c->abort, NULL);
+    c->aborts_in_thread = 0;
 }
 
-/* Ends NCCL's work in the stream, and a call that blocks. */
-void nccl_abort_worker(tess_comm *c) {
+/* Ends NCCL's work in the stream, and a call that blocks. It counts before it takes the communicator away, for who
+ * finds that gone. */
+void nccl_abort(tess_comm *c) {
+    atomic_fetch_add(&aborts, 1);
     ncclComm_t comm = atomic_exchange(&c->comm, NULL);
     if (comm)
-        abort_apart(c, &c->worker_abort, comm);
+        abort_apart(c, comm);
+    else
+        atomic_fetch_sub(&aborts, 1);
 }
 
 void nccl_fail_locked(tess_comm *c, const tess_error *f) {
     nccl_keep_first(c, f);
     atomic_store(&c->stop, 1);
-    nccl_abort_worker(c);
-    if (c->setup)
-        abort_apart(c, &c->setup_abort, c->setup);
-    c->setup = NULL;
+    nccl_abort(c);
+}
+
+/* ---- memory after a failure --------------------------------------------------------------------- */
+
+static int streams_are_idle(const tess_comm *c) {
+    CUstream streams[] = { c->gpu.stream, c->gpu.sums.stream };
+    int idle = 1;
+    for (int i = 0; i < 2; i++)
+        idle &= !streams[i] || c->gpu.cu->cuStreamQuery(streams[i]) != CUDA_ERROR_NOT_READY;
+    return idle;
+}
+
+int nccl_wait_until_idle(const tess_comm *c, int64_t late_ns) {
+    while (!streams_are_idle(c) && kit_now_ns() < late_ns)
+        kit_nap(100000);
+    return streams_are_idle(c);
+}
+
+/* Who fails sets `stop`, and may take a while to abort. */
+static int is_aborting(const tess_comm *c) {
+    return atomic_load(&aborts) || (atomic_load(&c->stop) && atomic_load(&c->comm));
+}
+
+int nccl_wait_until_aborted(const tess_comm *c, int64_t late_ns) {
+    while (is_aborting(c) && kit_now_ns() < late_ns)
+        kit_nap(100000);
+    return !is_aborting(c) && (!atomic_load(&c->stop) || nccl_wait_until_idle(c, late_ns));
 }

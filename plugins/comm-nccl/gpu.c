@@ -42,13 +42,19 @@ static void end_streams(const struct nccl_gpu *g) {
             g->cu->cuEventDestroy(events[i]);
 }
 
+static tess_status find_kernel(struct nccl_gpu *g, const char *name, CUfunction *out, tess_error *f) {
+    return nccl_cuda_ok(g->cu->cuModuleGetFunction(out, g->module, name), "cuModuleGetFunction", f);
+}
+
 static tess_status load_kernels(struct nccl_gpu *g, tess_error *f) {
     char why[240];
     CUresult r = tess_cuda_load_module(g->cu, g->device, tess_nccl_kernels, &g->module, why, sizeof why);
     if (r)
         return tess_plugin_fail(f, tess_cuda_status(r), "nccl: %s", why);
-    return nccl_cuda_ok(g->cu->cuModuleGetFunction(&g->reduce, g->module, "tess_nccl_reduce"), "cuModuleGetFunction",
-                        f);
+    tess_status s = find_kernel(g, "tess_nccl_reduce", &g->kernels.reduce, f);
+    if (s == TESS_OK)
+        s = find_kernel(g, "tess_nccl_widen", &g->kernels.widen, f);
+    return s ? s : find_kernel(g, "tess_nccl_finish", &g->kernels.finish, f);
 }
 
 tess_status nccl_gpu_open(struct nccl_gpu *g, int32_t index, tess_error *f) {

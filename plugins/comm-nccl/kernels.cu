@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// The kernels of kernels.h: each thread takes one element after another, a grid apart.
+// The kernels of kernels.h: each thread takes one element or item after another, a grid apart.
 #include "kernels.h"
 
-#define DEFINE(name, args, body)                                                                                       \
+#define DEFINE(name, args, number, body)                                                                               \
     extern "C" __global__ void name(const args a) {                                                                    \
-        for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.elems;                                \
+        for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.number;                               \
              i += (uint64_t)gridDim.x * blockDim.x)                                                                    \
             body(&a, i);                                                                                               \
     }

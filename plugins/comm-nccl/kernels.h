@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The one kernel of this plugin, for CUDA and, in the tests' double, for the host: contributions of all ranks become
- * one result. The list below is what both are made from. */
+/* The kernels of this plugin, for CUDA and, in the tests' double, for the host: contributions of all ranks become one
+ * result, or are widened for NCCL, whose sum is finished. The list below is what both are made from. */
 #ifndef NCCL_KERNELS_H
 #define NCCL_KERNELS_H
 #include "formulas.h"
+
+#include <string.h>
 
 /* out = (sum, minimum or maximum of n contributions, in rank order in the engine's tree [+ out]) * scale. The own
  * contribution has an address of its own; the others' follow each other. */
@@ -127,6 +129,93 @@ TESS_FN void tess_nccl_reduce_body(const tess_nccl_reduce_args *a, uint64_t i) {
     }
 }
 
-/* X(name, arguments, what is done for element i). */
-#define TESS_NCCL_KERNELS(X) X(tess_nccl_reduce, tess_nccl_reduce_args, tess_nccl_reduce_body)
+/* ---- around NCCL's own sums: each item is as many elements as two vectors of fp32 have ----------- */
+
+enum { TESS_NCCL_LANES = 8 };
+
+/* `vector`: addresses, and distances between blocks, are multiples of 16 bytes. */
+typedef struct { /* to[b * elems + i] = from[b * stride + i], in fp32, for each block b */
+    const void *from;
+    float *to;
+    uint64_t items, elems, stride;
+    uint32_t blocks, in_dtype, vector;
+} tess_nccl_widen_args;
+typedef struct { /* out = (from [+ out]) * scale */
+    const void *from;
+    void *out;
+    uint64_t items, elems;
+    float scale;
+    uint32_t in_dtype, out_dtype, add, vector;
+} tess_nccl_finish_args;
+
+#define TESS_NCCL_ALIGNED __attribute__((aligned(16)))
+
+TESS_FN void tess_nccl_move(void *to, const void *from, uint32_t bytes) {
+#if defined(__CUDA_ARCH__)
+    for (uint32_t i = 0; i < bytes / 16; i++)
+        ((uint4 *)to)[i] = ((const uint4 *)from)[i];
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+
+/* n of the lanes from element `at` on; all of them at once where the place is a vector's. */
+TESS_FN void tess_nccl_get(uint32_t dtype, int vector, const void *from, uint64_t at, uint32_t n, float *x) {
+    TESS_NCCL_ALIGNED uint16_t half[TESS_NCCL_LANES];
+    if (!vector || n < TESS_NCCL_LANES) {
+        TESS_NCCL_UNROLL for (uint32_t l = 0; l < TESS_NCCL_LANES; l++) x[l] =
+            l < n ? tess_nccl_load_f32(dtype, from, at + l) : 0;
+    } else if (dtype == TESS_F32) {
+        tess_nccl_move(x, (const float *)from + at, sizeof(float) * TESS_NCCL_LANES);
+    } else {
+        tess_nccl_move(half, (const uint16_t *)from + at, sizeof half);
+        TESS_NCCL_UNROLL for (uint32_t l = 0; l < TESS_NCCL_LANES; l++) x[l] = tess_nccl_load_f32(dtype, half, l);
+    }
+}
+TESS_FN void tess_nccl_put(uint32_t dtype, int vector, void *to, uint64_t at, uint32_t n, const float *x) {
+    TESS_NCCL_ALIGNED uint16_t half[TESS_NCCL_LANES];
+    if (!vector || n < TESS_NCCL_LANES) {
+        TESS_NCCL_UNROLL for (uint32_t l = 0; l < TESS_NCCL_LANES; l++) if (l < n)
+            tess_nccl_store_f32(dtype, to, at + l, x[l]);
+    } else if (dtype == TESS_F32) {
+        tess_nccl_move((float *)to + at, x, sizeof(float) * TESS_NCCL_LANES);
+    } else {
+        TESS_NCCL_UNROLL for (uint32_t l = 0; l < TESS_NCCL_LANES; l++) tess_nccl_store_f32(dtype, half, l, x[l]);
+        tess_nccl_move((uint16_t *)to + at, half, sizeof half);
+    }
+}
+
+TESS_FN uint32_t tess_nccl_lanes_of(uint64_t elems, uint64_t item) {
+    uint64_t left = elems - item * TESS_NCCL_LANES;
+    return left < TESS_NCCL_LANES ? (uint32_t)left : (uint32_t)TESS_NCCL_LANES;
+}
+
+TESS_FN void tess_nccl_widen_body(const tess_nccl_widen_args *a, uint64_t item) {
+    TESS_NCCL_ALIGNED float x[TESS_NCCL_LANES];
+    uint32_t n = tess_nccl_lanes_of(a->elems, item);
+    for (uint32_t b = 0; b < a->blocks; b++) {
+        tess_nccl_get(a->in_dtype, (int)a->vector, a->from, b * a->stride + item * TESS_NCCL_LANES, n, x);
+        tess_nccl_put(TESS_F32, (int)a->vector, a->to, b * a->elems + item * TESS_NCCL_LANES, n, x);
+    }
+}
+
+TESS_FN void tess_nccl_finish_body(const tess_nccl_finish_args *a, uint64_t item) {
+    TESS_NCCL_ALIGNED float x[TESS_NCCL_LANES], before[TESS_NCCL_LANES];
+    uint64_t at = item * TESS_NCCL_LANES;
+    uint32_t n = tess_nccl_lanes_of(a->elems, item);
+    tess_nccl_get(a->in_dtype, (int)a->vector, a->from, at, n, x);
+    if (a->add) {
+        tess_nccl_get(a->out_dtype, (int)a->vector, a->out, at, n, before);
+        TESS_NCCL_UNROLL for (uint32_t l = 0; l < TESS_NCCL_LANES; l++) x[l] = before[l] + x[l];
+    }
+    if (a->scale != 1)
+        TESS_NCCL_UNROLL for (uint32_t l = 0; l < TESS_NCCL_LANES; l++) x[l] *= a->scale;
+    tess_nccl_put(a->out_dtype, (int)a->vector, a->out, at, n, x);
+}
+
+/* X(name, arguments, how many calls, what one does). */
+#define TESS_NCCL_KERNELS(X)                                                                                           \
+    X(tess_nccl_reduce, tess_nccl_reduce_args, elems, tess_nccl_reduce_body)                                           \
+    X(tess_nccl_widen, tess_nccl_widen_args, items, tess_nccl_widen_body)                                              \
+    X(tess_nccl_finish, tess_nccl_finish_args, items, tess_nccl_finish_body)
 #endif

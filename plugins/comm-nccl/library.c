@@ -14,10 +14,6 @@ const char *nccl_version_text(int version, char out[24]) {
     return out;
 }
 
-int nccl_hangs_unblocked(int version) {
-    return version >= NCCL_VERSION(2, 26, 0) && version < NCCL_VERSION(2, 27, 0);
-}
-
 int nccl_hangs_in_windows(int version) {
     return version < NCCL_VERSION(2, 29, 7);
 }

@@ -56,8 +56,6 @@ struct nccl_library {
 tess_status nccl_library_get(const struct nccl_library **out, tess_error *);
 /* "2.28.9" of 22809. */
 const char *nccl_version_text(int version, char out[24]);
-/* 2.26: calls of a communicator that does not block hang at random. */
-int nccl_hangs_unblocked(int version);
 /* True before 2.29.7, where an abort does not end kernels that use windows. */
 int nccl_hangs_in_windows(int version);
 /* Turns NCCL's result into a status and a message of one line. */

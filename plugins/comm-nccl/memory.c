@@ -171,9 +171,24 @@ static void let_go(tess_comm *c, const struct registration *reg) {
     nccl_use_end(&c->use);
 }
 
+/* Aborts end the work that uses memory, and let go of it, in threads of their own. Freeing beside them takes it from
+ * under both; memory that is not freed harms less. Nothing else in a failed engine uses the communicator any more. */
+static int may_free(tess_comm *c, const void *ptr) {
+    if (nccl_wait_until_aborted(c, kit_now_ns() + NCCL_PATIENCE_NS) || !ptr)
+        return 1;
+    kit_log(c->settings->host, 1, "nccl", "an abort did not end: the memory of group '%.100s' is not freed", c->prefix);
+    return 0;
+}
+
 /* The registration, and with `ptr` the memory. */
 static void drop_registration(tess_comm *c, struct registration *reg, void *ptr) {
     tess_error ignored = { .struct_size = sizeof ignored };
+    int frees = 0;
+    if (nccl_enter(&c->gpu, &ignored) == TESS_OK || nccl_enter(&c->gpu, &ignored) == TESS_OK) {
+        frees = may_free(c, ptr);
+        nccl_leave(&c->gpu);
+    }
+    ptr = frees ? ptr : NULL;
     pthread_mutex_lock(&c->lock);
     if (nccl_enter(&c->gpu, &ignored) == TESS_OK || nccl_enter(&c->gpu, &ignored) == TESS_OK) {
         let_go(c, reg);

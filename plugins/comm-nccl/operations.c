@@ -29,12 +29,12 @@ static ncclRedOp_t redop_of(uint32_t redop) {
 /* ---- groups ------------------------------------------------------------------------------------- */
 
 /* A call inside a group; a failure is kept until the group has ended. */
-static void note_result(tess_error *f, const struct nccl_launch *l, ncclResult_t r, const char *call) {
+void nccl_group_note(const struct nccl_launch *l, ncclResult_t r, const char *call, tess_error *f) {
     if (r != ncclSuccess && f->code == TESS_OK)
         nccl_failed(f, l->lib, r, call);
 }
 
-static tess_status begin_group(const struct nccl_launch *l, tess_error *f) {
+tess_status nccl_group_begin(const struct nccl_launch *l, tess_error *f) {
     struct nccl_words *words = l->words;
     f->code = TESS_OK;
     if (!nccl_use_begin(l->use, l->stop))
@@ -45,13 +45,13 @@ static tess_status begin_group(const struct nccl_launch *l, tess_error *f) {
         return nccl_failed(f, l->lib, r, "ncclGroupStart");
     }
     if (words->own)
-        note_result(f, l, l->lib->ncclAllGather(words->own, words->all, words->bytes, ncclUint8, l->comm, l->stream),
-                    "ncclAllGather");
+        nccl_group_note(l, l->lib->ncclAllGather(words->own, words->all, words->bytes, ncclUint8, l->comm, l->stream),
+                        "ncclAllGather", f);
     words->own = NULL;
     return TESS_OK;
 }
 
-static tess_status end_group(const struct nccl_launch *l, tess_error *f) {
+tess_status nccl_group_end(const struct nccl_launch *l, tess_error *f) {
     tess_error ended = { .struct_size = sizeof ended, .rank = -1 };
     nccl_use_blocks(l->use);
     ncclResult_t r = l->lib->ncclGroupEnd();
@@ -66,16 +66,21 @@ static tess_status end_group(const struct nccl_launch *l, tess_error *f) {
 
 /* ---- our kernel --------------------------------------------------------------------------------- */
 
+tess_status nccl_kernel(const struct nccl_launch *l, CUfunction kernel, CUstream stream, void *args, uint64_t items,
+                        tess_error *f) {
+    enum { THREADS = 256, MOST_BLOCKS = 4096 };
+    uint64_t blocks = (items + THREADS - 1) / THREADS;
+    void *params[] = { args };
+    if (items == 0)
+        return TESS_OK;
+    CUresult r = l->cu->cuLaunchKernel(kernel, blocks < MOST_BLOCKS ? (unsigned)blocks : MOST_BLOCKS, 1, 1, THREADS, 1,
+                                       1, 0, stream, params, NULL);
+    return nccl_cuda_ok(r, "cuLaunchKernel", f);
+}
+
 static tess_status launch_reduction(const struct nccl_launch *l, CUstream stream, tess_nccl_reduce_args *args,
                                     tess_error *f) {
-    enum { THREADS = 256, MOST_BLOCKS = 4096 };
-    uint64_t blocks = (args->elems + THREADS - 1) / THREADS;
-    void *params[] = { args };
-    if (args->elems == 0)
-        return TESS_OK;
-    CUresult r = l->cu->cuLaunchKernel(l->reduce, blocks < MOST_BLOCKS ? (unsigned)blocks : MOST_BLOCKS, 1, 1, THREADS,
-                                       1, 1, 0, stream, params, NULL);
-    return nccl_cuda_ok(r, "cuLaunchKernel", f);
+    return nccl_kernel(l, l->kernels->reduce, stream, args, args->elems, f);
 }
 
 static tess_nccl_reduce_args reduction_args(const tess_collective *c, uint32_t n) {
@@ -108,29 +113,29 @@ static tess_status trade_piece(const struct nccl_launch *l, const tess_collectiv
                                uint64_t total, const struct piece *p, tess_error *f) {
     ncclDataType_t dtype = dtype_of(c->send_dtype);
     uint64_t bytes = tess_dtype_bytes(c->send_dtype), mine = part_of(way, total, l->rank, p->at);
-    TRY(begin_group(l, f));
+    TRY(nccl_group_begin(l, f));
     for (int i = 1; i < l->size; i++) {
         int to = (l->rank + i) % l->size, from = (l->rank + l->size - i) % l->size;
         uint64_t theirs = part_of(way, total, to, p->at), slot = (uint64_t)(from < l->rank ? from : from - 1);
         if (theirs)
-            note_result(f, l,
-                        l->lib->ncclSend((const char *)c->send + ((uint64_t)to * way->block + p->at) * bytes, theirs,
-                                         dtype, to, l->comm, l->stream),
-                        "ncclSend");
+            nccl_group_note(l,
+                            l->lib->ncclSend((const char *)c->send + ((uint64_t)to * way->block + p->at) * bytes,
+                                             theirs, dtype, to, l->comm, l->stream),
+                            "ncclSend", f);
         if (mine)
-            note_result(f, l,
-                        l->lib->ncclRecv((void *)(uintptr_t)(p->others + slot * way->stride_bytes), mine, dtype, from,
-                                         l->comm, l->stream),
-                        "ncclRecv");
+            nccl_group_note(l,
+                            l->lib->ncclRecv((void *)(uintptr_t)(p->others + slot * way->stride_bytes), mine, dtype,
+                                             from, l->comm, l->stream),
+                            "ncclRecv", f);
     }
-    return end_group(l, f);
+    return nccl_group_end(l, f);
 }
 
-static tess_status record(const struct nccl_launch *l, CUevent event, CUstream stream, tess_error *f) {
+tess_status nccl_record(const struct nccl_launch *l, CUevent event, CUstream stream, tess_error *f) {
     return nccl_cuda_ok(l->cu->cuEventRecord(event, stream), "cuEventRecord", f);
 }
 
-static tess_status await(const struct nccl_launch *l, CUstream stream, CUevent event, tess_error *f) {
+tess_status nccl_await(const struct nccl_launch *l, CUstream stream, CUevent event, tess_error *f) {
     return nccl_cuda_ok(l->cu->cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent", f);
 }
 
@@ -146,10 +151,10 @@ static tess_status sum_piece(const struct nccl_launch *l, const tess_collective 
     args.elems = elems;
     if (last)
         return launch_reduction(l, l->stream, &args, f);
-    TRY(record(l, l->sums->came, l->stream, f));
-    TRY(await(l, l->sums->stream, l->sums->came, f));
+    TRY(nccl_record(l, l->sums->came, l->stream, f));
+    TRY(nccl_await(l, l->sums->stream, l->sums->came, f));
     TRY(launch_reduction(l, l->sums->stream, &args, f));
-    return record(l, l->sums->summed[p->number % 2], l->sums->stream, f);
+    return nccl_record(l, l->sums->summed[p->number % 2], l->sums->stream, f);
 }
 
 /* Sums this rank's block of `total` elements into `out`, a piece while the next one comes into the other half of the
@@ -164,11 +169,11 @@ static tess_status sum_block(const struct nccl_launch *l, const tess_collective 
         struct piece p = { k, at, own + at * in_bytes, c->scratch, out + at * out_bytes };
         p.others += k % 2 * (uint64_t)(l->size - 1) * way->stride_bytes;
         if (k >= 2)
-            TRY(await(l, l->stream, l->sums->summed[k % 2], f));
+            TRY(nccl_await(l, l->stream, l->sums->summed[k % 2], f));
         TRY(trade_piece(l, c, way, total, &p, f));
         TRY(sum_piece(l, c, way, &p, part_of(way, total, l->rank, at), k + 1 == pieces, f));
     }
-    return pieces > 1 ? await(l, l->stream, l->sums->summed[pieces % 2], f) : TESS_OK;
+    return pieces > 1 ? nccl_await(l, l->stream, l->sums->summed[pieces % 2], f) : TESS_OK;
 }
 
 static tess_status reduce_scatter(const struct nccl_launch *l, const tess_collective *c, const struct nccl_way *way,
@@ -187,22 +192,21 @@ static tess_status share_blocks(const struct nccl_launch *l, const tess_collecti
     char *recv = c->recv;
     whole.piece = way->block;
     uint64_t mine = part_of(&whole, c->count, l->rank, 0);
-    TRY(begin_group(l, f));
+    TRY(nccl_group_begin(l, f));
     for (int i = 1; i < l->size; i++) {
         int to = (l->rank + i) % l->size, from = (l->rank + l->size - i) % l->size;
         uint64_t theirs = part_of(&whole, c->count, from, 0);
         if (mine)
-            note_result(
-                f, l,
-                l->lib->ncclSend(recv + (uint64_t)l->rank * way->block * bytes, mine, dtype, to, l->comm, l->stream),
-                "ncclSend");
+            nccl_group_note(
+                l, l->lib->ncclSend(recv + (uint64_t)l->rank * way->block * bytes, mine, dtype, to, l->comm, l->stream),
+                "ncclSend", f);
         if (theirs)
-            note_result(
-                f, l,
+            nccl_group_note(
+                l,
                 l->lib->ncclRecv(recv + (uint64_t)from * way->block * bytes, theirs, dtype, from, l->comm, l->stream),
-                "ncclRecv");
+                "ncclRecv", f);
     }
-    return end_group(l, f);
+    return nccl_group_end(l, f);
 }
 
 static tess_status all_reduce_in_pairs(const struct nccl_launch *l, const tess_collective *c,
@@ -214,10 +218,10 @@ static tess_status all_reduce_in_pairs(const struct nccl_launch *l, const tess_c
 
 static tess_status all_reduce_everywhere(const struct nccl_launch *l, const tess_collective *c,
                                          const struct nccl_way *way, tess_error *f) {
-    TRY(begin_group(l, f));
-    note_result(f, l, l->lib->ncclAllGather(c->send, c->scratch, way->stride_bytes, ncclUint8, l->comm, l->stream),
-                "ncclAllGather");
-    TRY(end_group(l, f));
+    TRY(nccl_group_begin(l, f));
+    nccl_group_note(l, l->lib->ncclAllGather(c->send, c->scratch, way->stride_bytes, ncclUint8, l->comm, l->stream),
+                    "ncclAllGather", f);
+    TRY(nccl_group_end(l, f));
     tess_nccl_reduce_args args = reduction_args(c, (uint32_t)l->size);
     args.others = c->scratch;
     args.stride_bytes = way->stride_bytes;
@@ -255,10 +259,10 @@ static void call_in_pairs(const struct nccl_launch *l, const tess_collective *c,
     char *recv = c->recv;
     for (int i = 1; i < l->size; i++) {
         int to = (l->rank + i) % l->size, from = (l->rank + l->size - i) % l->size;
-        note_result(f, l, l->lib->ncclSend(send + (uint64_t)to * bytes, c->count, dtype, to, l->comm, l->stream),
-                    "ncclSend");
-        note_result(f, l, l->lib->ncclRecv(recv + (uint64_t)from * bytes, c->count, dtype, from, l->comm, l->stream),
-                    "ncclRecv");
+        nccl_group_note(l, l->lib->ncclSend(send + (uint64_t)to * bytes, c->count, dtype, to, l->comm, l->stream),
+                        "ncclSend", f);
+        nccl_group_note(l, l->lib->ncclRecv(recv + (uint64_t)from * bytes, c->count, dtype, from, l->comm, l->stream),
+                        "ncclRecv", f);
     }
 }
 
@@ -270,9 +274,9 @@ static tess_status copy_own_block(const struct nccl_launch *l, const tess_collec
     return nccl_cuda_ok(r, "cuMemcpyDtoDAsync", f);
 }
 
-/* Scales the result in place, or adds it from the scratch to recv. */
-static tess_status finish_result(const struct nccl_launch *l, const tess_collective *c, const void *from,
-                                 tess_error *f) {
+/* Integers and f64 as one contribution of a tree. */
+static tess_status finish_whole(const struct nccl_launch *l, const tess_collective *c, const void *from,
+                                tess_error *f) {
     tess_nccl_reduce_args args = reduction_args(c, 1);
     args.others = from;
     args.out = c->recv;
@@ -280,13 +284,36 @@ static tess_status finish_result(const struct nccl_launch *l, const tess_collect
     return launch_reduction(l, l->stream, &args, f);
 }
 
-static tess_status then_finished(const struct nccl_launch *l, const tess_collective *c, tess_error *f) {
+tess_status nccl_finish(const struct nccl_launch *l, const tess_collective *c, const void *from, uint32_t dtype,
+                        uint64_t at, uint64_t n, tess_error *f) {
+    char *out = (char *)c->recv + at * tess_dtype_bytes(c->recv_dtype);
+    tess_nccl_finish_args args = { .from = from,
+                                   .out = out,
+                                   .items = (n + TESS_NCCL_LANES - 1) / TESS_NCCL_LANES,
+                                   .elems = n,
+                                   .scale = (float)c->scale,
+                                   .in_dtype = dtype,
+                                   .out_dtype = c->recv_dtype,
+                                   .add = c->flags & KIT_ADD,
+                                   .vector = ((uintptr_t)from | (uintptr_t)out) % 16 == 0 };
+    return nccl_kernel(l, l->kernels->finish, l->stream, &args, args.items, f);
+}
+
+static tess_status finish_result(const struct nccl_launch *l, const tess_collective *c, const void *from,
+                                 tess_error *f) {
+    return kit_is_whole(c->send_dtype) || c->send_dtype == TESS_F64
+               ? finish_whole(l, c, from, f)
+               : nccl_finish(l, c, from, c->send_dtype, 0, c->count, f);
+}
+
+static tess_status then_finished(const struct nccl_launch *l, const tess_collective *c, const struct nccl_way *way,
+                                 tess_error *f) {
     const char *name;
-    void *to = c->flags & KIT_ADD ? c->scratch : c->recv;
-    TRY(begin_group(l, f));
+    void *to = way->scratch_bytes ? c->scratch : c->recv;
+    TRY(nccl_group_begin(l, f));
     ncclResult_t r = call_plainly(l, c, to, &name);
-    note_result(f, l, r, name);
-    TRY(end_group(l, f));
+    nccl_group_note(l, r, name, f);
+    TRY(nccl_group_end(l, f));
     return finish_result(l, c, to, f);
 }
 
@@ -328,36 +355,37 @@ static int may_be_grouped(int how) {
 static uint32_t group_at(const struct nccl_launch *l, const tess_collective *calls, uint32_t first, uint32_t n) {
     enum { MOST = 32 };
     uint32_t end = first;
-    while (end < n && end - first < MOST && may_be_grouped(nccl_way_of(&calls[end], l->size, l->deterministic).how) &&
+    while (end < n && end - first < MOST && may_be_grouped(nccl_way_of(&calls[end], l->size, l->how_sums).how) &&
            !depends_on_earlier(calls, first, end, l->size))
         end++;
     return end - first;
 }
 
 static tess_status run_group(const struct nccl_launch *l, const tess_collective *calls, uint32_t n, tess_error *f) {
-    TRY(begin_group(l, f));
+    TRY(nccl_group_begin(l, f));
     for (uint32_t i = 0; i < n; i++) {
-        int how = nccl_way_of(&calls[i], l->size, l->deterministic).how;
+        int how = nccl_way_of(&calls[i], l->size, l->how_sums).how;
         if (how == NCCL_PLAIN) {
             const char *name;
             ncclResult_t r = call_plainly(l, &calls[i], calls[i].recv, &name);
-            note_result(f, l, r, name);
+            nccl_group_note(l, r, name, f);
         } else if (how == NCCL_PAIRS) {
             call_in_pairs(l, &calls[i], f);
         }
     }
-    TRY(end_group(l, f));
+    TRY(nccl_group_end(l, f));
     for (uint32_t i = 0; i < n; i++)
-        if (nccl_way_of(&calls[i], l->size, l->deterministic).how == NCCL_PAIRS)
+        if (nccl_way_of(&calls[i], l->size, l->how_sums).how == NCCL_PAIRS)
             TRY(copy_own_block(l, &calls[i], f));
     return TESS_OK;
 }
 
 static tess_status run_one(const struct nccl_launch *l, const tess_collective *c, tess_error *f) {
-    struct nccl_way way = nccl_way_of(c, l->size, l->deterministic);
+    struct nccl_way way = nccl_way_of(c, l->size, l->how_sums);
     switch (way.how) {
     case NCCL_ALONE: return finish_result(l, c, c->send, f);
-    case NCCL_THEN_FINISHED: return then_finished(l, c, f);
+    case NCCL_THEN_FINISHED: return then_finished(l, c, &way, f);
+    case NCCL_WIDENED: return nccl_sum_widened(l, c, &way, f);
     case NCCL_SCATTERED: return reduce_scatter(l, c, &way, f);
     case NCCL_ALL_EVERYWHERE: return all_reduce_everywhere(l, c, &way, f);
     default: return all_reduce_in_pairs(l, c, &way, f);
@@ -382,6 +410,6 @@ tess_status nccl_run_calls(const struct nccl_launch *l, const tess_collective *c
     TRY(run_in_order(l, calls, n, f));
     if (!l->words->own) /* a group has sent the announcements, unless all calls run without one (join, barrier) */
         return TESS_OK;
-    TRY(begin_group(l, f));
-    return end_group(l, f);
+    TRY(nccl_group_begin(l, f));
+    return nccl_group_end(l, f);
 }

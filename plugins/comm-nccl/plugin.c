@@ -15,7 +15,8 @@ static tess_status nccl_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     int apart = settings->apart && (!comm || nccl_room_left(comm));
     const uint32_t can = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_STREAM_ORDERED | TESS_COMM_ABORT | TESS_COMM_SPLIT |
                          TESS_COMM_BATCH | TESS_COMM_RECORDS;
-    const uint32_t chosen = (settings->deterministic ? TESS_COMM_TREE_ORDER : 0) | (apart ? TESS_COMM_APART : 0) |
+    const uint32_t chosen = (settings->sums == NCCL_SUMS_TREE ? TESS_COMM_TREE_ORDER : 0) |
+                            (apart ? TESS_COMM_APART : 0) |
                             ((comm ? nccl_memory_shares(comm) : settings->windows) ? TESS_COMM_SHARES : 0);
     tess_comm_caps caps = kit_caps(can | chosen, 1u << TESS_MEM_CUDA, "nccl/1");
     caps.align = 16;
@@ -27,12 +28,12 @@ static tess_status nccl_need(void *ctx, const tess_plan_env *env, const tess_col
     enum { REQUESTS = 128 };
     const struct nccl_settings *settings = ctx;
     tess_collective c = kit_take_call(call, call->struct_size);
-    if (env->nranks < 1 || nccl_check(&c, -1, env->nranks, settings->deterministic, NULL) != TESS_OK)
+    if (env->nranks < 1 || nccl_check(&c, -1, env->nranks, settings->sums, NULL) != TESS_OK)
         return TESS_E_UNSUPPORTED;
     /* Counts our announcements and kernels, and an estimate of NCCL's channels; only hardware shows their real size. */
     uint64_t announcements = REQUESTS * sizeof(kit_announcement) * (1 + (uint64_t)env->nranks);
     tess_need need = { .align = 256,
-                       .device_bytes = nccl_way_of(&c, env->nranks, settings->deterministic).scratch_bytes,
+                       .device_bytes = nccl_way_of(&c, env->nranks, settings->sums).scratch_bytes,
                        .backend_bytes =
                            announcements + (UINT64_C(4) << 20) + (env->nranks > 1 ? UINT64_C(512) << 20 : 0) };
     TESS_GIVE(out, &need);
@@ -41,10 +42,12 @@ static tess_status nccl_need(void *ctx, const tess_plan_env *env, const tess_col
 
 /* Rough figures of GPUs that NVLink joins, else of one 400 Gb/s adapter per GPU. */
 static tess_status nccl_cost(void *ctx, const tess_plan_env *env, const tess_collective *call, int64_t *ns) {
-    (void)ctx;
+    const struct nccl_settings *settings = ctx;
     tess_collective c = kit_take_call(call, call->struct_size);
     int one_host = env->ranks_per_host <= 0 || env->ranks_per_host >= env->nranks;
     double w = env->nranks, bytes = (double)kit_bytes(&c), bytes_per_ns = one_host ? 300 : 40, sent;
+    if (env->nranks > 0 && nccl_way_of(&c, env->nranks, settings->sums).how == NCCL_WIDENED)
+        bytes *= 2; /* fp32 of 16 bits */
     switch (c.op) {
     case TESS_ALL_GATHER:
     case TESS_REDUCE_SCATTER:

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 struct rank_record { /* each rank publishes one */
-    int32_t version, apart, windows, multiprocessors;
+    int32_t version, apart, windows, sums, multiprocessors;
     char uuid[16], bus_id[24], host[64];
 };
 struct join_result { /* rank 0 publishes it for all ranks */
@@ -23,6 +23,7 @@ static tess_status fill_record(const tess_comm *c, struct rank_record *out, tess
     out->version = c->gpu.lib->version;
     out->apart = c->settings->apart;
     out->windows = c->settings->windows;
+    out->sums = c->settings->sums;
     gethostname(out->host, sizeof out->host - 1);
     tess_status s = nccl_cuda_ok(c->gpu.cu->cuDeviceGetUuid(&uuid, c->gpu.device), "cuDeviceGetUuid", f);
     if (s)
@@ -36,16 +37,32 @@ static tess_status fill_record(const tess_comm *c, struct rank_record *out, tess
     return nccl_cuda_ok(r, "cuDeviceGetAttribute", f);
 }
 
-/* Requires one GPU per rank, and for all ranks one NCCL version and equal settings that affect collective calls. */
-static void compare_records(const struct rank_record *a, int rank_a, const struct rank_record *b, int rank_b,
-                            struct join_result *v) {
-    char text_a[24], text_b[24];
-    if (memcmp(a->uuid, b->uuid, sizeof a->uuid) == 0) {
-        v->status = TESS_E_INVALID;
+static void refuse_shared_gpu(const struct rank_record *a, int rank_a, int rank_b, int asked, struct join_result *v) {
+    char text[24];
+    v->status = TESS_E_INVALID;
+    if (asked)
+        snprintf(
+            v->message, sizeof v->message,
+            "nccl: ranks %d and %d are both on GPU %.16s of host %.40s, which takes NCCL 2.30.0 or later; here is %s",
+            rank_a, rank_b, a->bus_id, a->host, nccl_version_text(a->version, text));
+    else
         snprintf(
             v->message, sizeof v->message,
             "nccl: ranks %d and %d are both on GPU %.16s of host %.40s, and each needs one of its own (LOCAL_RANK)",
             rank_a, rank_b, a->bus_id, a->host);
+}
+
+static int is_same_gpu(const struct rank_record *a, const struct rank_record *b) {
+    return memcmp(a->uuid, b->uuid, sizeof a->uuid) == 0;
+}
+
+/* Requires one GPU per rank unless `shared`, and for all ranks one NCCL version and equal settings that affect
+ * collective calls. */
+static void compare_records(const struct rank_record *a, int rank_a, const struct rank_record *b, int rank_b,
+                            int shared, struct join_result *v) {
+    char text_a[24], text_b[24];
+    if (is_same_gpu(a, b) && (!shared || a->version < NCCL_VERSION(2, 30, 0))) {
+        refuse_shared_gpu(a, rank_a, rank_b, shared, v);
     } else if (a->version != b->version) {
         v->status = TESS_E_VERSION;
         snprintf(v->message, sizeof v->message, "nccl: rank %d has NCCL %s and rank %d has %s, expected the same",
@@ -57,9 +74,23 @@ static void compare_records(const struct rank_record *a, int rank_a, const struc
         snprintf(v->message, sizeof v->message,
                  "nccl: rank %d has TESSERA_NCCL_%s=%s and rank %d has %s, expected the same", rank_a, which,
                  on_a ? "on" : "off", rank_b, on_a ? "off" : "on");
+    } else if (a->sums != b->sums) {
+        static const char *const names[] = { "fp32", "native", "tree" };
+        v->status = TESS_E_INVALID;
+        snprintf(v->message, sizeof v->message,
+                 "nccl: rank %d has TESSERA_NCCL_SUMS=%s and rank %d has %s, expected the same", rank_a, names[a->sums],
+                 rank_b, names[b->sums]);
     }
     v->ranks[0] = rank_a;
     v->ranks[1] = rank_b;
+}
+
+/* Ranks on one GPU share its multiprocessors: how many it has for the rank that comes now. */
+static int multiprocessors_of(const struct rank_record *records, int n, const struct rank_record *now) {
+    int ranks = 1;
+    for (int i = 0; i < n; i++)
+        ranks += is_same_gpu(&records[i], now);
+    return now->multiprocessors / ranks;
 }
 
 /* Rank 0: reads every record and decides for all. */
@@ -76,10 +107,11 @@ static tess_status decide_for_all(const tess_comm *c, const kit_joining *j, cons
         if (s)
             return s;
         for (int i = 0; i < KEPT && i < rank && v->status == TESS_OK; i++)
-            compare_records(&records[(rank - 1 - i) % KEPT], rank - 1 - i, &record, rank, v);
+            compare_records(&records[(rank - 1 - i) % KEPT], rank - 1 - i, &record, rank, c->settings->shared_gpu, v);
+        int has = multiprocessors_of(records, rank < KEPT ? rank : KEPT, &record);
         records[rank % KEPT] = record;
-        if (record.multiprocessors < v->multiprocessors)
-            v->multiprocessors = record.multiprocessors;
+        if (has < v->multiprocessors)
+            v->multiprocessors = has;
     }
     ncclResult_t r = v->status == TESS_OK ? c->gpu.lib->ncclGetUniqueId(&v->id) : ncclSuccess;
     return r == ncclSuccess ? TESS_OK : nccl_failed(f, c->gpu.lib, r, "ncclGetUniqueId");

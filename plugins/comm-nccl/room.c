@@ -4,17 +4,22 @@
  * as many as the GPU has multiprocessors. The number is the same on every rank, since NCCL's channels must be. */
 #include "communicator.h"
 
-/* Returns a power of two, because NCCL rounds channels of sends and receives up to one. Half of the rest stays for
- * later splits. */
-static int channels_within(int left) {
-    int channels = 32;
-    while (channels > 1 && channels > left / 2)
-        channels /= 2;
-    return channels <= left ? channels : 0;
-}
-
 static int for_own_splits(int channels) {
     return channels / 8;
+}
+
+/* A third of what is left stays for later splits, or half where that is little. */
+static int leaves_enough(int channels, int left) {
+    enum { MANY = 16 };
+    return channels >= MANY ? channels + for_own_splits(channels) <= left * 2 / 3 : channels <= left / 2;
+}
+
+/* Returns a power of two, because NCCL rounds channels of sends and receives up to one. */
+static int channels_within(int left) {
+    int channels = 32;
+    while (channels > 1 && !leaves_enough(channels, left))
+        channels /= 2;
+    return channels <= left ? channels : 0;
 }
 
 void nccl_room_begin(tess_comm *c, int multiprocessors) {

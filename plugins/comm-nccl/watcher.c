@@ -37,7 +37,7 @@ static void fail_in_context(tess_comm *c, const tess_error *f, int locked) {
     tess_error ignored = { .struct_size = sizeof ignored };
     if (!locked) {
         nccl_keep_first(c, f);
-        nccl_abort_worker(c);
+        nccl_abort(c);
         return;
     }
     if (nccl_failure(c, &ignored) == TESS_OK)
@@ -56,7 +56,7 @@ void nccl_comm_fail(tess_comm *c, const tess_error *f) {
         nccl_leave(&c->gpu);
     } else {
         nccl_keep_first(c, f);
-        nccl_abort_worker(c);
+        nccl_abort(c);
     }
     if (locked)
         pthread_mutex_unlock(&c->lock);

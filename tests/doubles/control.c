@@ -163,6 +163,11 @@ static void write_log(void) {
     close(fd);
 }
 
+static atomic_int endless;
+void double__endless(int by) {
+    atomic_fetch_add(&endless, by);
+}
+
 __attribute__((destructor)) static void at_exit(void) {
     int leaks = 0;
     write_log();
@@ -172,7 +177,7 @@ __attribute__((destructor)) static void at_exit(void) {
             leaks = 1;
         }
     int code = (int)double__number("LEAKS", 0);
-    if (leaks && code) {
+    if (leaks && code && !atomic_load(&endless)) {
         fflush(NULL);
         _exit(code);
     }

@@ -209,6 +209,15 @@ int double__blas_device(const void *handle) {
     return handle ? ((const struct cublasContext *)handle)->device : -1;
 }
 
+/* Whether a library would read this factor in bf16 element by element, though its rows begin where vectors do. */
+static int is_odd(int side, int pitch) {
+    return side > 8 && side % 8 != 0 && pitch % 8 == 0;
+}
+static void count_odd_sides(const double_product *p) {
+    if (p->halves && (is_odd(p->turn_a ? p->k : p->m, p->lda) || is_odd(p->turn_b ? p->n : p->k, p->ldb)))
+        double__fails("odd-sides"); /* counts them */
+}
+
 DOUBLE_API cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOperation_t transa,
                                                      cublasOperation_t transb, int m, int n, int k, const void *alpha,
                                                      const void *A, cudaDataType Atype, int lda, long long int strideA,
@@ -229,6 +238,7 @@ DOUBLE_API cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOpe
     if (Atype != Btype || (Ctype != CUDA_R_32F && (Ctype != CUDA_R_16BF || !p.halves)) ||
         compute != CUBLAS_COMPUTE_32F || !double__product_is_good(&p))
         return CUBLAS_STATUS_INVALID_VALUE;
+    count_odd_sides(&p);
     double__product_push(h->stream, &p);
     return CUBLAS_STATUS_SUCCESS;
 }

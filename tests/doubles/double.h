@@ -55,6 +55,9 @@ __attribute__((visibility("default"))) int double__hanging(void);
 void double__hang(int by);
 /** One more, or one less, of a kind of thing that must not be left at exit. `kind` is a literal. */
 void double__live(const char *kind, int64_t by);
+/* A call that nothing ends from outside has begun (1) or is over (-1). A process that exits meanwhile leaves behind
+ * what it has, which is no leak. */
+void double__endless(int by);
 uint32_t double__random(void);
 /** Memory from the kernel itself, zeroed where it is touched; null when there is none. No function that a test counts
  * is called, since a driver's memory is not the program's. prot: PROT_…. */

@@ -3,6 +3,7 @@
  * than the engine's tree. */
 #include "nccl_double.h"
 
+#include "formulas.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +37,12 @@ uint64_t nccl__dtype_bytes(int dtype) {
         type *a = (type *)into + i, b = ((const type *)from)[i];                                                       \
         *a = op == ncclSum ? *a + b : op == ncclMin ? least(*a, b) : most(*a, b);                                      \
     }
+/* A ring of the real one's rounds each partial sum. */
+static void add_halves(int dtype, uint16_t *into, const uint16_t *from, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++)
+        into[i] = dtype == ncclBfloat16 ? tess_bf16_of_f32(tess_f32_of_bf16(into[i]) + tess_f32_of_bf16(from[i]))
+                                        : tess_f16_of_f32(tess_f32_of_f16(into[i]) + tess_f32_of_f16(from[i]));
+}
 static void join(int dtype, int op, void *into, const void *from, uint64_t n) {
     switch (dtype) {
     case ncclInt8: JOIN_WHOLE(int8_t, uint64_t) break;
@@ -44,6 +51,12 @@ static void join(int dtype, int op, void *into, const void *from, uint64_t n) {
     case ncclInt64: JOIN_WHOLE(int64_t, uint64_t) break;
     case ncclFloat32: JOIN_REAL(float, fminf, fmaxf) break;
     case ncclFloat64: JOIN_REAL(double, fmin, fmax) break;
+    case ncclBfloat16:
+    case ncclFloat16:
+        if (op == ncclSum) {
+            add_halves(dtype, into, from, n);
+            break;
+        } /* fallthrough */
     default: fprintf(stderr, "doubles: NCCL: no sum of dtype %d\n", dtype); abort();
     }
 }

@@ -3,6 +3,7 @@
 #include "nccl_double.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -298,7 +299,10 @@ DOUBLE_API ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int nranks, nccl
     c->shares = config && config->splitShare == 1;
     c->channels = channels_of(config);
     *out = c;
-    return nccl__start(c, connect_now);
+    double__endless(1);
+    ncclResult_t result = nccl__start(c, connect_now);
+    double__endless(-1);
+    return result;
 }
 
 DOUBLE_API ncclResult_t ncclCommInitRank(ncclComm_t *out, int nranks, ncclUniqueId id, int rank) {
@@ -367,8 +371,12 @@ DOUBLE_API ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm
     if ((color < 0 && color != NCCL_SPLIT_NOCOLOR) || !config_ok(config))
         return ncclInvalidArgument;
     ncclComm *child = NULL;
+    if (config && blocks(config) != c->blocking) { /* the real one's guide says nothing of that */
+        fprintf(stderr, "doubles: NCCL: a split that blocks otherwise than its parent\n");
+        return ncclInvalidUsage;
+    }
     if (color >= 0) {
-        child = new_comm("", 0, 1, c->device, config ? blocks(config) : c->blocking);
+        child = new_comm("", 0, 1, c->device, c->blocking);
         if (!child)
             return ncclSystemError;
         nccl__use(child); /* the task's */
@@ -458,9 +466,13 @@ DOUBLE_API ncclResult_t ncclCommDestroy(ncclComm_t c) {
     return entered != ncclSuccess ? entered : result;
 }
 
+static atomic_int aborts; /* under way */
+
 DOUBLE_API ncclResult_t ncclCommAbort(ncclComm_t c) {
+    atomic_fetch_add(&aborts, 1);
     ncclResult_t entered = nccl__enter("ncclCommAbort", ncclSystemError, 0);
     ncclResult_t result = c ? end(c, 1) : ncclSuccess;
+    atomic_fetch_sub(&aborts, 1);
     return entered != ncclSuccess ? entered : result;
 }
 
@@ -524,6 +536,10 @@ DOUBLE_API ncclResult_t ncclMemFree(void *at) {
     double_piece piece;
     if (double__current_device() < 0 || !double__piece_of(at, &piece) || !piece.nccl)
         return ncclInvalidArgument;
+    if (atomic_load(&aborts)) { /* the real one's abort reads and lets go of what is registered */
+        fprintf(stderr, "doubles: ncclMemFree beside ncclCommAbort\n");
+        abort();
+    }
     nccl__memory_goes(piece.at, piece.bytes);
     if (double__device_works(piece.device) && !double__spoilt(piece.device)) {
         fprintf(stderr, "doubles: ncclMemFree while the device works\n");

@@ -89,6 +89,12 @@ static int gpu_of(const ncclComm *c) {
     return c->device + (int)double__number("FIRST", 0);
 }
 
+/* From 2.30 on, where it is asked for. */
+static int takes_two_on_one(void) {
+    const char *asked = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return double__number("NCCL_VERSION", NCCL_VERSION_CODE) >= NCCL_VERSION(2, 30, 0) && asked && *asked == '1';
+}
+
 /* Each side says who it is; two ranks on one device are refused. */
 static ncclResult_t greet(ncclComm *c, int fd, int channel, struct hello *them) {
     struct hello us = { c->rank, c->nranks, channel, gpu_of(c) };
@@ -97,7 +103,7 @@ static ncclResult_t greet(ncclComm *c, int fd, int channel, struct hello *them) 
     if (them->nranks != c->nranks || them->rank < 0 || them->rank >= c->nranks || them->channel < 0 ||
         them->channel >= NCCL_CHANNELS)
         return ncclInvalidUsage;
-    return them->device == gpu_of(c) ? ncclInvalidUsage : ncclSuccess;
+    return them->device == gpu_of(c) && !takes_two_on_one() ? ncclInvalidUsage : ncclSuccess;
 }
 
 ncclResult_t nccl__connect(ncclComm *c) {
@@ -122,7 +128,7 @@ ncclResult_t nccl__connect(ncclComm *c) {
         if (transfer(c, fd, &them, sizeof them, 0) || transfer(c, fd, &us, sizeof us, 1))
             result = nccl__is_aborted(c) ? ncclInProgress : ncclRemoteError;
         else if (them.nranks != c->nranks || them.rank <= c->rank || them.rank >= c->nranks ||
-                 them.device == gpu_of(c) || them.channel < 0 || them.channel >= NCCL_CHANNELS)
+                 (them.device == gpu_of(c) && !takes_two_on_one()) || them.channel < 0 || them.channel >= NCCL_CHANNELS)
             result = ncclInvalidUsage;
         if (result == ncclSuccess)
             c->socket[them.channel][them.rank] = fd;

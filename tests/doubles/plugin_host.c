@@ -31,6 +31,10 @@ static const char *no_option(void *host, const char *key) {
     (void)host;
     if (strcmp(key, "nccl-windows") == 0)
         return getenv("PROBE_WINDOWS");
+    if (strcmp(key, "nccl-shared-gpu") == 0)
+        return getenv("PROBE_SHARED_GPU");
+    if (strcmp(key, "nccl-sums") == 0)
+        return getenv("PROBE_SUMS");
     return strcmp(key, "deterministic") == 0 ? getenv("PROBE_DETERMINISTIC") : NULL;
 }
 /* A key under way is not compared: strcmp may find a difference and then read what another rank has put there since,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Sums in the tree, over comm-nccl on the doubles: a piece is summed while the next one is exchanged, in called and in
- * recorded passes. The bits are those of the tree, no race is told, a message of one piece costs what it did, and what
- * fails half way leaves nothing running. */
+/* Sums over comm-nccl on the doubles, in called and in recorded passes. In the tree a piece is summed while the next
+ * one is exchanged; where NCCL sums 16 bits, a piece is widened while it sums the one before. The bits are those of the
+ * tree or of NCCL's ring, no race is told, a message of one piece costs what it did, and what fails half way leaves
+ * nothing running. */
 #include "driver.h"
 #include "plugin_host.h"
 
@@ -25,6 +26,7 @@ struct sum {
     unsigned pieces; /* 0: everybody sums all */
     int idle;        /* 1 + the rank that has nothing in the last one */
 };
+static const char *sums_by = "tree"; /* TESSERA_NCCL_SUMS */
 
 static struct { char wrong[RANKS][240]; } * told; /* by rank, "" when all was well */
 static int rank;
@@ -70,12 +72,24 @@ static float tree(const float *x, int n) {
     return tree(x, left) + tree(x + left, n - left);
 }
 
+/* As the double's ring, which begins behind the rank whose part it is. */
+static float ring(const struct sum *s, const float *x) {
+    int native = strcmp(sums_by, "native") == 0, first = s->op == TESS_REDUCE_SCATTER ? rank + 1 : 1;
+    float sum = x[first % RANKS];
+    for (int i = 1; i < RANKS; i++) {
+        sum += x[(first + i) % RANKS];
+        if (native)
+            sum = s->in == TESS_BF16 ? tess_f32_of_bf16(tess_bf16_of_f32(sum)) : tess_f32_of_f16(tess_f16_of_f32(sum));
+    }
+    return sum;
+}
+
 static float result_of(const struct sum *s, uint64_t i) {
     float x[RANKS];
     uint64_t at = s->op == TESS_REDUCE_SCATTER ? (uint64_t)rank * s->count + i : i;
     for (int p = 0; p < RANKS; p++)
         x[p] = value_of(s->in, p, at);
-    float sum = tree(x, RANKS);
+    float sum = strcmp(sums_by, "tree") == 0 ? tree(x, RANKS) : ring(s, x);
     if (s->add)
         sum = value_of(s->out, RANKS, i) + sum;
     return s->scale == 1 ? sum : sum * (float)s->scale;
@@ -119,9 +133,9 @@ static void obtain(struct buffers *b, const struct sum *s) {
     b->recv_bytes = s->count * tess_dtype_bytes(s->out);
     b->scratch_bytes = need.device_bytes;
     b->host = malloc(b->send_bytes > b->recv_bytes ? b->send_bytes : b->recv_bytes);
-    MUST(b->host && b->scratch_bytes <= 16 * MI);
+    MUST(b->host && b->scratch_bytes <= (uint64_t)(strcmp(sums_by, "tree") == 0 ? 16 : 32) * MI);
     MUST(cuMemAlloc(&b->send, b->send_bytes) == CUDA_SUCCESS && cuMemAlloc(&b->recv, b->recv_bytes) == CUDA_SUCCESS);
-    MUST(cuMemAlloc(&b->scratch, b->scratch_bytes) == CUDA_SUCCESS);
+    MUST(cuMemAlloc(&b->scratch, b->scratch_bytes ? b->scratch_bytes : 1) == CUDA_SUCCESS);
     fill(b, b->send, s->in, rank, b->send_elems);
     fill(b, b->recv, s->out, RANKS, s->count);
 }
@@ -163,11 +177,24 @@ static void compare(const struct buffers *b, const struct sum *s, const void *go
 }
 
 struct counts {
-    uint64_t groups, sums, records, waits;
+    uint64_t groups, sums, records, waits, widened, finished, sends;
 };
 static struct counts count_now(void) {
-    return (struct counts){ double__counted("groups-of-nccl"), double__counted("tess_nccl_reduce"),
-                            double__counted("cuEventRecord"), double__counted("cuStreamWaitEvent") };
+    return (struct counts){ double__counted("groups-of-nccl"),  double__counted("tess_nccl_reduce"),
+                            double__counted("cuEventRecord"),   double__counted("cuStreamWaitEvent"),
+                            double__counted("tess_nccl_widen"), double__counted("tess_nccl_finish"),
+                            double__counted("ncclSend") };
+}
+
+/* A group of one reduction for each piece, and no send. The first record is waited for by the second piece's widening,
+ * and two that follow are behind a widening and, where a third piece comes into its half, behind a sum. */
+static void check_counts_of_nccl(const struct sum *s, struct counts before, struct counts now) {
+    uint64_t pieces = s->pieces, more = pieces - 1, wide = strcmp(sums_by, "fp32") == 0;
+    MUST(now.groups - before.groups == pieces && now.sends == before.sends && now.sums == before.sums);
+    MUST(now.widened - before.widened == wide * pieces);
+    MUST(now.finished - before.finished == pieces);
+    MUST(now.records - before.records == 2 + (more ? 2 * more : 0));
+    MUST(now.waits - before.waits == 2 + 2 * more);
 }
 
 /* One piece: the two events of a request, the wait for `after`, and the caller's for the request. Each piece but the
@@ -175,6 +202,10 @@ static struct counts count_now(void) {
  */
 static void check_counts(const struct sum *s, struct counts before) {
     struct counts now = count_now();
+    if (strcmp(sums_by, "tree") != 0) {
+        check_counts_of_nccl(s, before, now);
+        return;
+    }
     uint64_t more = s->pieces > 1 ? s->pieces - 1 : 0, gathers = s->op == TESS_ALL_REDUCE && s->pieces;
     MUST(now.groups - before.groups == (s->pieces ? s->pieces : 1) + gathers);
     MUST(now.sums - before.sums == (s->pieces ? s->pieces : 1) - (s->idle == rank + 1));
@@ -234,6 +265,7 @@ static void open_world(void) {
     MUST(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, rank) == CUDA_SUCCESS);
     MUST(cuCtxPushCurrent(context) == CUDA_SUCCESS);
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    setenv("PROBE_SUMS", sums_by, 1);
     MUST(plugin_host_load(&ops, &ctx, &error));
     MUST(ops->init(ctx, &config, &world, &error) == TESS_OK);
 }
@@ -281,6 +313,78 @@ static void sums_of_f32(void) {
     do_sums(of_f32, sizeof of_f32 / sizeof *of_f32);
 }
 
+/* 32 MiB of three ranks' fp32 are 2,796,032 elements of each, in pieces of half; without ranks, 8 Mi. */
+static const struct sum widened[] = {
+    { TESS_REDUCE_SCATTER, TESS_BF16, TESS_F32, 4 * MI + 12344, 1, 1.0 / 6, 4, 0 },
+    { TESS_REDUCE_SCATTER, TESS_BF16, TESS_F32, 1, 1, 0.5, 1, 0 },
+    { TESS_REDUCE_SCATTER, TESS_BF16, TESS_F32, 4096, 0, 1, 1, 0 },
+    { TESS_REDUCE_SCATTER, TESS_BF16, TESS_BF16, 1001, 0, 0.25, 1, 0 },
+    { TESS_REDUCE_SCATTER, TESS_F16, TESS_F32, 1001, 1, 1, 1, 0 },
+    { TESS_ALL_REDUCE, TESS_F16, TESS_F16, 13 * MI + 1, 0, 0.25, 4, 0 },
+    { TESS_ALL_REDUCE, TESS_BF16, TESS_F32, 64 * 1024 + 7, 1, 0.5, 1, 0 },
+};
+static const struct sum native[] = {
+    { TESS_REDUCE_SCATTER, TESS_BF16, TESS_F32, 4 * MI + 12345, 1, 1.0 / 6, 1, 0 },
+    { TESS_REDUCE_SCATTER, TESS_F16, TESS_F32, 1001, 0, 1, 1, 0 },
+    { TESS_ALL_REDUCE, TESS_BF16, TESS_BF16, 64 * 1024 + 7, 0, 0.5, 1, 0 },
+};
+
+/* What a reduction of that many elements is said to take. */
+static int64_t cost_of(uint32_t dtype) {
+    const struct sum s = { TESS_REDUCE_SCATTER, dtype, TESS_F32, 64 * MI, 1, 0.5, 1, 0 };
+    tess_plan_env env = { .struct_size = sizeof env, .nranks = RANKS };
+    tess_collective c = call_of(&s);
+    int64_t ns = 0;
+    setenv("PROBE_SUMS", sums_by, 1);
+    MUST(plugin_host_load(&ops, &ctx, &error));
+    MUST(ops->cost(ctx, &env, &c, &ns) == TESS_OK);
+    ops->close(ctx);
+    return ns;
+}
+
+static void sums_of_nccl_in_fp32(void) {
+    sums_by = "fp32";
+    MUST(cost_of(TESS_BF16) == cost_of(TESS_F32));
+    do_sums(widened, sizeof widened / sizeof *widened);
+}
+
+static void sums_of_nccl_native(void) {
+    sums_by = "native";
+    MUST(cost_of(TESS_BF16) < cost_of(TESS_F32));
+    do_sums(native, sizeof native / sizeof *native);
+}
+
+/* The third piece's widening, which no other passes, waits on the GPU until NCCL has summed the second. */
+static void sum_passes_widening(void) {
+    char wish[128];
+    sums_by = "fp32";
+    snprintf(wish, sizeof wish, "tess_nccl_widen:3:%d,tess_nccl_widen:7:%d", LONG_S, LONG_S);
+    setenv("TESSERA_DOUBLE_OVERTAKE", wish, 1);
+    open_world();
+    reduce_called(widened, 0);
+    MUST(double__counted("sums-overtaken") == 1);
+    reduce_recorded(widened);
+    MUST(double__counted("sums-overtaken") == 2);
+    close_world(1);
+}
+
+/* Rank 1 would sum in another way. */
+static void ways_differ(void) {
+    sums_by = rank == 1 ? "native" : "fp32";
+    setenv("PROBE_SUMS", sums_by, 1);
+    tess_comm_config config = { .struct_size = sizeof config,
+                                .rank = rank,
+                                .nranks = RANKS,
+                                .local_rank = rank,
+                                .device = -1,
+                                .group = "world",
+                                .timeout_ns = LONG_S * INT64_C(1000000000) };
+    MUST(plugin_host_load(&ops, &ctx, &error));
+    MUST(ops->init(ctx, &config, &world, &error) == TESS_E_INVALID);
+    MUST(strstr(error.message, "rank 0 has TESSERA_NCCL_SUMS=fp32 and rank 1 has native, expected the same"));
+    ops->close(ctx);
+}
+
 /* The first piece's sum waits on the GPU until the second has been exchanged: called, and in each launch of a graph. */
 static void exchange_passes_sum(void) {
     char wish[128];
@@ -317,6 +421,31 @@ static void post_fails(void) {
     MUST(s != TESS_OK);
     MUST(!double__device_works(rank) || now_ns() - begin > gives_up_ns);
     MUST(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    ops->destroy(world);
+    world = NULL;
+    give_back(&b);
+    close_world(0);
+}
+
+/* A post fails while its first kernel is held up for longer than it waits. Memory that is freed then waits for the
+ * kernel. */
+static void freed_behind_work(void) {
+    tess_alloc_request request = { .struct_size = sizeof request, .mem = TESS_MEM_CUDA, .bytes = MI, .align = 256 };
+    tess_buffer memory = { .struct_size = sizeof memory };
+    struct buffers b;
+    tess_request *posted;
+    char wish[64];
+    sums_by = "fp32";
+    setenv("TESSERA_DOUBLE_OVERTAKE", "tess_nccl_widen:1:2", 1);
+    open_world();
+    MUST(ops->mem_alloc(world, &request, &memory, &error) == TESS_OK);
+    obtain(&b, &widened[1]);
+    snprintf(wish, sizeof wish, "ncclGroupEnd:%d", (int)double__counted("ncclGroupEnd") + 1);
+    setenv("TESSERA_DOUBLE_FAIL", wish, 1);
+    MUST(post(&b, &widened[1], &posted) != TESS_OK);
+    MUST(double__device_works(rank));
+    ops->mem_free(world, &memory);
+    MUST(!double__device_works(rank));
     ops->destroy(world);
     world = NULL;
     give_back(&b);
@@ -371,9 +500,34 @@ static void test_wire__deterministic_sums_of_f32_have_the_bits_of_the_tree_doubl
     run_ranks(sums_of_f32);
 }
 
+static void test_wire__nccl_sums_16_bits_in_fp32_doubles(void **state) {
+    (void)state;
+    run_ranks(sums_of_nccl_in_fp32);
+}
+
+static void test_wire__nccl_sums_16_bits_as_they_are_doubles(void **state) {
+    (void)state;
+    run_ranks(sums_of_nccl_native);
+}
+
+static void test_wire__next_piece_is_widened_while_one_is_summed_doubles(void **state) {
+    (void)state;
+    run_ranks(sum_passes_widening);
+}
+
+static void test_wire__ranks_that_sum_in_two_ways_are_named_doubles(void **state) {
+    (void)state;
+    run_ranks(ways_differ);
+}
+
 static void test_wire__next_piece_is_exchanged_while_one_is_summed_doubles(void **state) {
     (void)state;
     run_ranks(exchange_passes_sum);
+}
+
+static void test_wire__memory_is_freed_behind_work_that_failed_doubles(void **state) {
+    (void)state;
+    run_ranks(freed_behind_work);
 }
 
 /* The event behind the first sum, the third exchange, and the wait for the last sum but one. */
@@ -440,7 +594,12 @@ int main(void) {
         cmocka_unit_test(test_wire__store_gives_no_value_that_is_being_written_doubles),
         cmocka_unit_test(test_wire__sums_of_16_bits_have_the_bits_of_the_tree_doubles),
         cmocka_unit_test(test_wire__deterministic_sums_of_f32_have_the_bits_of_the_tree_doubles),
+        cmocka_unit_test(test_wire__nccl_sums_16_bits_in_fp32_doubles),
+        cmocka_unit_test(test_wire__nccl_sums_16_bits_as_they_are_doubles),
+        cmocka_unit_test(test_wire__next_piece_is_widened_while_one_is_summed_doubles),
+        cmocka_unit_test(test_wire__ranks_that_sum_in_two_ways_are_named_doubles),
         cmocka_unit_test(test_wire__next_piece_is_exchanged_while_one_is_summed_doubles),
+        cmocka_unit_test(test_wire__memory_is_freed_behind_work_that_failed_doubles),
         cmocka_unit_test(test_wire__post_that_fails_leaves_nothing_running_doubles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,7 +43,9 @@ grep -q '"event":"sample".*"passes":5,' cuda.json || fail "5 tokens: $(grep '"ev
 digest=$(summary params_digest cuda.json)
 TESSERA_GRAPHS=0 expect 0 on_double "$TESSERA" train $gpt2 --steps 6 --device cuda --json=cuda.json
 [ "$(summary params_digest cuda.json)" = "$digest" ] || fail "gpt2 called: $(summary params_digest cuda.json), recorded $digest"
-same "$gpt2 --steps 2" 1e-2 --precision bf16 --accum 2
+TESSERA_DOUBLE_LOG=$PWD/calls same "$gpt2 --steps 2" 1e-2 --precision bf16 --accum 2
+grep -q "^0 cublasGemm " calls || fail "no products: $(cat calls)"
+! grep "^0 odd-sides" calls || fail "products read bf16 along the vocabulary of 1,003 element by element"
 expect 0 on_double "$TESSERA" train $gpt2 --steps 2 --device cuda --export gpt2
 LC_ALL=C awk 'BEGIN { for (i = 0; i < 4000; i++) printf "%c%c", i * 37 % 61 + 1, i % 2 }' >tokens.bin # below 320
 same "gpt2 --model gpt2 --data tokens.bin --batch 9 --context 128 --steps 1" 1e-5

@@ -13,6 +13,8 @@ mkdir bin
 cat >bin/compute-sanitizer <<'SH'
 #!/bin/bash
 echo "$* with $TESSERA_DEVICE" >>"$SANITIZED"
+echo "+ $2" >>"$SANITIZED.order"
+trap 'echo "- $2" >>"$SANITIZED.order"' EXIT
 [ "$2" != "${FINDS:-}" ] || { echo "========= ERROR SUMMARY: 1 error"; exit 9; }
 [ "$2" != memcheck ] || "${@:9}" || exit # the same for each tool: once
 [ "$2" != "${BLIND:-}" ] || exit 0
@@ -44,6 +46,12 @@ for tool in memcheck racecheck initcheck synccheck; do
     grep -Eq "^$tool-$what +[0-9]+ s  ok$" out || fail "no line that $tool-$what is ok: $(cat out)"
   done
   [ "$(grep -c -- "^--tool $tool --target-processes all --error-exitcode 9 --kernel-regex kns=tess_ .* with cuda$" sanitized)" = 4 ] || fail "$tool ran other than 4 times: $(cat sanitized)"
+done
+# What takes no times runs side by side.
+awk '/^[+]/ { if (++n > most) most = n } /^-/ { n-- } END { exit most < 2 }' sanitized.order || fail "tools ran one after the other: $(cat sanitized.order)"
+first_time=$(grep -n '^gpt-bf16 ' results/table | cut -d: -f1)
+for part in test_cuda_ops test_cuda_layer test_cuda_llama test_cuda_models matrix; do
+  [ "$(grep -n "^$part " results/table | cut -d: -f1)" -lt "$first_time" ] || fail "$part comes after times: $(cat results/table)"
 done
 for part in test_cuda_ops test_cuda_layer test_cuda_llama test_cuda_models gpt2-bf16 llama-bf16 mnist gpt-bf16-all graphs gpu_bench nsys nsys-names; do
   grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
@@ -84,9 +92,22 @@ OUT=$PWD/results LLMC=$PWD/llmc expect 1 "$SOURCE/tests/gpu/run" --doubles "$BUI
 expect 2 "$SOURCE/tests/gpu/run" --llm.c "$PWD/bin"
 one_line err "tests/gpu/run: there is no train_gpt2.cu in $PWD/bin"
 
+# A machine without Python: bytes are compared all the same, also where they are not those planned.
+mkdir bare
+for tool in bash env cat cut tr sed grep awk head tail tee tar gzip mktemp mkdir rm mv ls dirname realpath timeout date touch; do
+  ln -s "$(command -v $tool)" bare/
+done
+OUT=$PWD/poor expect 0 env PATH="$PWD/bare" "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only mnist
+grep -Eq "^mnist +[0-9]+ s  ok$" poor/table && grep -Eq "^  step [0-9.]+ s, peak [0-9]+ bytes" poor/table || fail "without Python: $(cat poor/table)"
+sed -n '/^value_of()/p; /^summarise()/,/^}/p' "$SOURCE/tests/gpu/run" >summarise.sh
+printf '%s\n' '{"event":"summary","peak_device_bytes":5,"planned_peak_device_bytes":6,"step_allocations":0,"loss":1}' >more.json
+expect 1 env python= bash -c '. ./summarise.sh; summarise more.json'
+grep -q "measured 5, planned 6; 0 allocations in steps" out || fail "more than planned: $(cat out)"
+
 OUT=$PWD/failing TESSERA_DOUBLE_FAIL=cublasCreate:1 expect 1 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only mnist
 grep -Eq "^mnist .*FAILED.*cuBLAS does not start" out || fail "the failure is not told: $(cat out)"
-OUT=$PWD/found FINDS=racecheck expect 1 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only 'racecheck-h*'
+OUT=$PWD/found FINDS=racecheck expect 1 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only '[ri]*check-h*'
+grep -Eq "^initcheck-hooks +[0-9]+ s  ok$" out || fail "a failure stopped what comes behind it: $(cat out)"
 grep -Eq "^racecheck-hooks .*FAILED \(9\): ========= ERROR SUMMARY: 1 error" out || fail "what a tool finds is not told: $(cat out)"
 OUT=$PWD/blind BLIND=initcheck expect 1 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only 'initcheck-h*'
 grep -Eq "^initcheck-hooks .*FAILED \(1\): initcheck has not said that it found nothing" out || fail "a tool that is blind: $(cat out)"
@@ -121,6 +142,13 @@ chmod +x without/* toolkit/bin/nvcc
 ln -s ../toolkit/bin/nvcc links/nvcc
 OUT=$PWD/no-toolkit expect 3 env PATH="$PWD/without:$PATH" "$SOURCE/tests/gpu/run"
 one_line err "tests/gpu/run: configuring finds no CUDA toolkit (nvcc, cuda.h, cublas_v2.h): nothing here would run"
+# A build that was carried is used as it is where it starts.
+OUT=$PWD/carried expect 0 env PATH="$PWD/without:$PATH" "$SOURCE/tests/gpu/run" --built "$BUILD" --only nothing
+grep -qx "built before: $BUILD" carried/table || fail "a build that starts: $(cat carried/table)"
+! grep -q "^configure" carried/table || fail "a build that starts is made again: $(cat carried/table)"
+mkdir broken && printf '#!/bin/bash\nexit 1\n' >broken/tessera && chmod +x broken/tessera
+OUT=$PWD/rebuilt expect 3 env PATH="$PWD/without:$PATH" "$SOURCE/tests/gpu/run" --built "$PWD/broken"
+grep -q "^what was built before does not start" rebuilt/table && grep -q "^configure" rebuilt/table || fail "a build that does not start: $(cat rebuilt/table)"
 cat >find.cmake <<END
 include($SOURCE/cmake/TesseraCuda.cmake)
 message("headers: \${TESSERA_CUDA_INCLUDE}")

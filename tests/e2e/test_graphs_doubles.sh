@@ -160,9 +160,14 @@ one_line() { # CALL OPTIONS…
 }
 falls_back cuStreamEndCapture:1 --accum 3 --activations offload --layers 4
 falls_back cuGraphInstantiate:2
-for call in cuStreamBeginCapture cuStreamEndCapture cuGraphInstantiate; do
-  [ -z "${several:-}" ] || one_line $call:2@1 -n 2 # the other rank has recorded
-done
+# Of several ranks one cannot, and the others have recorded: all call, and one says why.
+if [ -n "${several:-}" ]; then
+  for call in cuStreamBeginCapture cuStreamEndCapture cuGraphInstantiate; do
+    falls_back $call:2@1 -n 2
+  done
+  falls_back cuStreamEndCapture:1@0 -n 3 --accum 2 --clip 1
+  falls_back cuStreamEndCapture:1 -n 2 # both
+fi
 # A launch that fails is an error.
 one_line cuGraphLaunch:2
 TESSERA_GRAPHS=7 expect 3 on_double "$TESSERA" train $gpt --steps 1

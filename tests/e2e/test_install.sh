@@ -73,7 +73,7 @@ find_component() {
   cmake -S component -B component/build -DCMAKE_PREFIX_PATH="$prefix" >component.log 2>&1
 }
 find_component precision-bf16 || { cat component.log; fail "COMPONENTS precision-bf16 is not found"; }
-[ -s "$prefix/include/tessera/torch.hpp" ] || fail "tessera/torch.hpp is not installed"
+[ -s "$prefix/include/tessera/torch.hpp" ] && [ -s "$prefix/include/tessera/torch/state.hpp" ] || fail "tessera/torch.hpp is not installed, or not its parts"
 if [ -x "$BUILD/tests/torch/test_torch" ]; then
   find_component torch || { cat component.log; fail "COMPONENTS torch is not found"; }
   cmake -S "$SOURCE/examples/torch" -B torch -DCMAKE_PREFIX_PATH="$prefix" >torch.log 2>&1 || { cat torch.log; fail "examples/torch"; }

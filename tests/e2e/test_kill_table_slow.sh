@@ -8,5 +8,5 @@
 # it. What is queued on a GPU still runs, which takes a CPU longer.
 TABLE=1 bash "$SOURCE/tests/e2e/test_kill.sh" || exit $?
 [ -e "$BUILD/tests/doubles/libnccl.so.2" ] || { echo "no doubles of CUDA in this build"; exit 0; }
-export LD_LIBRARY_PATH=$BUILD/tests/doubles TESSERA_DOUBLE_NCCL_DEATH=hang TESSERA_DEVICE=cuda
-KILL_COMMS=nccl KILLS=1 KILL_PATIENCE=6 KILL_ELEMS=16777216 exec bash "$SOURCE/tests/e2e/test_kill.sh"
+DOUBLES=1 KILL_COMMS=nccl:hang KILL_PHASES="rendezvous transfer forward backward step launcher stopped" KILLS=1 KILL_PATIENCE=6 KILL_ELEMS=16777216 \
+  exec bash "$SOURCE/tests/e2e/test_kill.sh"

@@ -73,6 +73,16 @@ for case in "gpt 512 128" "llama 384 128" "mnist 128 9216"; do
     done
   done
 done
+# A rank has the even share of the states, but for padding: of 256 bytes in a unit, and of as much for each parameter among
+# all ranks. With owners some rank would have that share at least (docs/plugins.md), so no plan has to choose.
+for model in gpt llama mnist; do
+  for w in 1 2 3 4 6 8 16 64; do
+    bytes muon $model --ranks $w --strategy full
+    [ "$w" != 1 ] || all=$states
+    padding=$(sed -n 's/.*"event":"unit".*"parameters":\([0-9]*\).*/\1/p' out | awk -v w="$w" '{ n += 2 * (256 + 256 * $1 / w) } END { print int(n) }')
+    [ $((states * w)) -le $((all + padding * w)) ] || fail "$model on $w: $states bytes of $all, padding $padding"
+  done
+done
 # Where matrices are the peak, their category says so.
 "$TESSERA" plan mnist --optimizer muon --ranks 1 > out
 grep -q '^  optimizer scratch  *[0-9.]* [KM]iB' out || fail "no line of the scratch: $(head -20 out)"

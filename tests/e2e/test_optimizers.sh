@@ -73,6 +73,19 @@ for plugin in $(ls "$BUILD/plugins" "$rows" 2> /dev/null | grep '^libtessera-opt
   expect 0 "$TESSERA" ckpt verify $half
 done
 
+# `plugins info` says the grain of each, for a large matrix, and the names of its states.
+says_grain() { # NAME GRAIN STATES
+  "$TESSERA" plugins info "$1" --json > out || fail "plugins info $1: $?"
+  grep -q "\"grain\":\[\"$2\"\],\"states\":\[$3\]" out || fail "plugins info $1: $(cat out)"
+}
+says_grain lion element '"exp_avg"'
+says_grain adamw8bit block '"[a-z_0-9]*","[a-z_0-9]*","[a-z_0-9]*","[a-z_0-9]*"'
+says_grain muon matrix '"[a-z_0-9]*"'
+if [ -e "$rows/libtessera-optimizer-rows.so" ]; then
+  says_grain rows matrix '"momentum","second"'
+  TESSERA_ROWS_MATRICES=0 says_grain rows row '"momentum","second"'
+fi
+
 # States of 8 bits take at most 2.1 bytes an element in all, as planned and as measured.
 trains --optimizer adamw8bit --layers 1 --width 256 --steps 3
 for source in planned measured; do

@@ -36,6 +36,24 @@ first=
 same adamw8bit --clip 0.5 --offload cpu
 same adamw8bit --clip 0.5 --offload cpu --prefetch 0 --wrap none
 
+# Pieces in the device's memory are whole rows, and the state of each row goes with it. Matrices are stepped on the host alone.
+rows=$BUILD/tests/conformance/rows
+if [ -e "$rows/libtessera-optimizer-rows.so" ]; then
+  export TESSERA_PLUGIN_PATH=${TESSERA_PLUGIN_PATH:-$BUILD/plugins}:$rows
+  for options in "--clip 0.5" "--clip 0"; do
+    first=
+    for rest in cpu none; do
+      # shellcheck disable=SC2086
+      TESSERA_ROWS_MATRICES=0 same rows $options --offload $rest
+    done
+  done
+  first=
+  TESSERA_ROWS_MATRICES=0 same rows --accum 2
+  TESSERA_ROWS_MATRICES=0 same rows -n 2
+  expect 3 train --optimizer rows
+  [ "$(wc -l <err)" = 1 ] && grep -q "optimizer rows steps whole matrices in host memory" err || fail "matrices on the device: $(cat err)"
+fi
+
 # On the device too a step that leaves what is not finite is found.
 expect 1 train --optimizer lion --clip 0 --steps 4 --lr 900000 --weight-decay 1e6
 grep -q 'step [0-9]* leaves values that are not finite: rank 0, unit .*TESSERA_ON_NAN' err || fail "NaN: $(cat err)"

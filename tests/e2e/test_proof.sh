@@ -2,13 +2,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 400
+# twin: 120
 # A step has the same digests on one to four ranks, with every strategy, wrap policy and offload. A run that was killed goes on
 # with its ledger. replay finds that another run is equal or where it is not, bisect the first difference of two; a ledger that
-# was changed, cut or is another run's is refused with its first bad line.
+# was changed, cut or is another run's is refused with its first bad line. With DOUBLES=1 digests of a device's memory, of which
+# nothing races.
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 small="gpt --layers 2 --heads 2 --width 32 --context 16 --batch 1 --quiet --deterministic"
-base="$small --steps 4"
+base="$small --steps 4" on=
+if [ -n "${DOUBLES:-}" ]; then
+  needs_doubles plugins/libtessera-device-cuda.so plugins/libtessera-comm-nccl.so tests/doubles/libcublas.so.13 tests/doubles/libnccl.so.2
+  seq 1 400 >text
+  base="gpt --batch 1 --layers 2 --heads 2 --width 64 --context 8 --steps 3 --deterministic --device cuda --sample 0 --data text --quiet"
+  on=on_double
+fi
 roots() { grep -o '"root":"[0-9a-f]*","digests":[^]]*' "$1"; }
 steps() { grep -c '"type":"step"' "$1"; }
 # planned FILE: both domains' measured peaks are the planned ones.
@@ -19,15 +27,29 @@ planned() {
 }
 train() { # train LEDGER OPTION…
   rm -f "$1"
-  expect 0 "$TESSERA" train $base "${@:2}" --ledger "$1" --json=run.json
+  expect 0 $on "$TESSERA" train $base "${@:2}" --ledger "$1" --json=run.json
   planned run.json
 }
+
+like_one() { train other "$@" && [ "$(roots one)" = "$(roots other)" ] || fail "other digests: $*"; }
+if [ -n "$on" ]; then
+  train one --accum 2
+  [ "$(roots one | sort -u | wc -l)" = 3 ] || fail "steps: $(cat one)"
+  like_one --accum 2 --offload cpu
+  like_one --accum 2 --offload cpu:grads
+  like_one -n 2
+  like_one -n 2 --offload cpu --strategy none
+  train one --accum 2 --precision bf16 --clip 0.1
+  like_one -n 2 --precision bf16 --clip 0.1 --low-copy
+  expect 3 $on "$TESSERA" train $base --at-rest-digests
+  grep -q 'TESSERA_AT_REST_DIGESTS=1: device cuda has memory that the host does not read' err || fail "$(cat err)"
+  exit 0
+fi
 
 # The same digests, whatever holds the shards.
 train one --accum 4
 [ "$(steps one)" = 4 ] && [ "$(roots one | sort -u | wc -l)" = 4 ] || fail "steps: $(cat one)"
 [ "$(summary planned_peak_host_bytes run.json)" -gt 0 ] || fail "the ledger's memory is not planned: $(tail -n 1 run.json)"
-like_one() { train other "$@" && [ "$(roots one)" = "$(roots other)" ] || fail "other digests: $*"; }
 like_one -n 2 --accum 2
 like_one -n 2 --accum 2 --strategy none --wrap none
 like_one -n 2 --accum 2 --offload cpu --sync end --at-rest-digests --eval-every 2

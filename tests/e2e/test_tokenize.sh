@@ -22,6 +22,14 @@ cmp one/train_000000.bin "$data/gpt2.bin" || fail "one thread: other tokens than
 expect 0 "$TESSERA" tokenize "$data/gpt2" --tokenizer "$data/llama2/tokenizer.json" --out other "$data/documents"
 cmp other/train_000000.bin "$data/llama2.bin" || fail "--tokenizer: other tokens than by its folder"
 
+# Parts of the documents by two processes at once: their files, one behind the other, are those of one.
+ls "$data/documents" | awk -v d="$data/documents/" '{ print d $0 >(NR <= 40 ? "first" : "second") }'
+xargs -a first "$TESSERA" tokenize "$data/gpt2" --out p1 >p1.log 2>&1 & pid=$!
+xargs -a second "$TESSERA" tokenize "$data/gpt2" --out p2 >p2.log 2>&1 || fail "the second process: $(cat p2.log)"
+wait $pid || fail "the first process: $(cat p1.log)"
+cat <(tail -c +1025 p1/train_000000.bin) <(tail -c +1025 p2/train_000000.bin) | cmp - <(tail -c +1025 "$data/gpt2.bin") ||
+  fail "two processes: other tokens than one"
+
 # A file by itself, a line of JSON and a held-out part are the same documents.
 printf 'Shards meet\n"here" \\ 12' >a.txt
 printf 'again, \303\251t\303\251' >b.txt

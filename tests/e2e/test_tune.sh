@@ -69,6 +69,20 @@ kept=$(of_activations keep) again=$(of_activations recompute) part=$(of_activati
 awk -v k="$kept" -v a="$again" -v p="$part" 'BEGIN { d = a - k; exit !(d > 5.999999 && d < 6.000001 && p > k + 1 && p < a - 1) }' ||
   fail "keep takes $kept s, recompute $again s, selective $part s"
 
+# Whole matrices: owners share the products of an optimizer, and the tuner plans each of its lines with it.
+if [ -e "$BUILD/plugins/libtessera-optimizer-muon.so" ]; then
+  of_optimizer() { # OPTIMIZER RANKS
+    expect 0 "$TESSERA" plan gpt --layers 4 --heads 2 --width 32 --context 16 --batch 2 --optimizer "$1" -n "$2" --comm gloo \
+      --machine ./slow.json --json --quiet
+    tail -n 1 out | field seconds
+  }
+  for n in 1 4; do echo "$n $(of_optimizer adamw $n) $(of_optimizer muon $n)"; done >owners
+  awk '{ more[$1] = $3 - $2 } END { exit !(more[1] > 0 && more[4] >= more[1] / 4.000001 && more[4] < more[1] / 2) }' owners ||
+    fail "owners' work: $(cat owners)"
+  expect 0 "$TESSERA" tune $small --optimizer muon -n 2 --machine cpu-2-cores
+  tail -n 1 out | grep -q "^tessera train gpt .*--optimizer muon" || fail "tune: $(tail -n 1 out)"
+fi
+
 # The tuner under a budget: what it lists fits, fastest first, and plan says the same of each.
 expect 0 "$TESSERA" plan $small --machine cpu-2-cores --json --quiet
 most=$(tail -n 1 out | field planned_peak_device_bytes)

@@ -4,5 +4,5 @@
 
 #include "plugins/comm-nccl/kernels.cu"
 
-#define ROW(name, args, body) EMULATED(name, args)
+#define ROW(name, args, number, body) EMULATED(name, args)
 const emulated_kernel emulated_nccl[] = { TESS_NCCL_KERNELS(ROW){ nullptr, 0, nullptr } };

@@ -8,8 +8,10 @@
 axis_values axes[N_AXES] = {
     [DEVICE] = { "device", { "cpu" }, 1 },
     [COMM] = { "comm", { "self", "gloo", "shm", "fault:over=shm" }, 4 },
-    [OFFLOAD] = { "offload", { "none", "cpu", "cpu:params", "cpu:grads,optimizer", "cpu:fraction=0.5" }, 5 },
-    [PRECISION] = { "precision", { "fp32", "bf16", "bf16:wire=fp32", "bf16:grad=bf16", "fp16" }, 5 },
+    [OFFLOAD] = { "offload", { "none", "cpu", "cpu:params", "cpu:grads,optimizer", "cpu:fraction=0.5", "disk:." }, 6 },
+    [PRECISION] = { "precision",
+                    { "fp32", "bf16", "bf16:wire=fp32", "bf16:grad=bf16", "fp16", "wire8", "wire8:fp8,compute=bf16" },
+                    7 },
     [WRAP] = { "wrap", { "none", "scopes", "size:100", "module:h.0,h.1" }, 4 },
     [STRATEGY] = { "strategy", { "full", "grad_op", "none", "hybrid", "hybrid_grad_op", "hybrid:3" }, 6 },
     [ACTIVATIONS] = { "activations", { "keep", "recompute", "offload" }, 3 },
@@ -23,6 +25,7 @@ axis_values axes[N_AXES] = {
     [DETERMINISTIC] = { "deterministic", { "0", "1" }, 2 },
     [COPY] = { "copy", { "0", "1" }, 2 },
     [STRICT] = { "strict", { "0", "1" }, 2 },
+    [AUDIT] = { "audit", { "0", "1/1", "1/3" }, 3 },
 };
 
 int axes_device_alone;
@@ -73,7 +76,8 @@ static int device_possible(const cell *c) {
     const char *devices = getenv("TESSERA_MATRIX_DEVICES");
     int too_many = c->v[RANKS] != UNSET && cell_ranks(c) > (devices ? atoi(devices) : 6);
     int own_comm = c->v[COMM] != UNSET && c->v[COMM] < OWN_COMMS && !cell_is(c, COMM, "self");
-    if (on_device && (own_comm || cell_is(c, DETERMINISTIC, "0") || too_many))
+    int in_files = cell_is(c, OFFLOAD, "disk:."); /* from which states come to the host's memory alone */
+    if (on_device && (own_comm || cell_is(c, DETERMINISTIC, "0") || too_many || in_files))
         return 0;
     return c->v[DEVICE] != 0 || axes[DEVICE].n == 1 ||
            (!axes_device_alone && (c->v[COMM] == UNSET || c->v[COMM] < OWN_COMMS));
@@ -87,8 +91,15 @@ static int ranks_possible(const cell *c) {
     return !(cell_is(c, STRATEGY, "hybrid:3") && isnt(c, RANKS, "6"));
 }
 
+/* One rank has no auditor, hooks have no blocks, and the host does not read a device's memory. */
+static int audit_possible(const cell *c) {
+    return !isnt(c, AUDIT, "0") || (!cell_is(c, RANKS, "1") && !cell_is(c, COMM, "self") && !cell_is(c, API, "hooks") &&
+                                    (c->v[DEVICE] == UNSET || c->v[DEVICE] == 0));
+}
+
 int cell_exists(const cell *c) {
-    return device_possible(c) && ranks_possible(c) && !(cell_is(c, API, "hooks") && isnt(c, ACTIVATIONS, "keep"));
+    return device_possible(c) && ranks_possible(c) && audit_possible(c) &&
+           !(cell_is(c, API, "hooks") && isnt(c, ACTIVATIONS, "keep"));
 }
 
 /* ---- names ---- */
@@ -106,7 +117,7 @@ void cell_name(const cell *c, char *out, size_t n) {
     size_t at = (size_t)snprintf(out, n, "%s", c->large ? "large" : "");
     for (int a = 0; a < N_AXES && at < n; a++) {
         char strategy[32], whole[8];
-        const char *value = axes[a].values[c->v[a]], *slash = strrchr(value, '/');
+        const char *value = axes[a].values[c->v[a]], *slash = *value == '/' ? strrchr(value, '/') : NULL;
         if (a == ACCUM && c->whole) {
             snprintf(whole, sizeof whole, "%d", c->whole);
             value = whole;

@@ -23,6 +23,7 @@ enum axis {
     DETERMINISTIC,
     COPY,
     STRICT,
+    AUDIT,
     N_AXES
 };
 enum { MAX_VALUES = 8, MAX_CELLS = 1 << 12, UNSET = 255 };

@@ -2,10 +2,12 @@
 /* A bit that flips in a running rank, from outside. Ranks are `flips`, which train the toy and print "step N DIGEST" on
  * rank 0. `flips drive SEED VICTIM COMMAND…` starts the ranks by COMMAND. FLIPS=RANK:PHASE tells one of them to write
  * down where its memory lies and to stop (SIGSTOP) once, in the third step: in "micro" between two microbatches, in
- * "grads" before the optimizer's step, in "rest" and "image" behind it. The driver then flips one bit through
- * /proc/PID/mem, kills the rank VICTIM unless it is -1, and lets the rank go on. It says what it has changed, and ends
- * with COMMAND's exit code. FLIPS_BLOCKS: the toy as blocks. FLIPS_SAVE: each step is saved. FLIPS_MIRROR: images every
- * so many. */
+ * "grads" before the optimizer's step, in "rest" and "image" behind it. Of one block in its forward or backward: in
+ * "gathered" before it reads parameters, in "input" before it reads its input, in "kept" before a backward, an
+ * activation that the next one reads, and in "made" when it has written what it makes. The driver then flips one bit
+ * through /proc/PID/mem, kills the rank VICTIM unless it is -1, and lets the rank go on. It says what it has changed,
+ * and ends with COMMAND's exit code. FLIPS_BLOCKS: the toy as blocks. FLIPS_SAVE: each step is saved. FLIPS_MIRROR:
+ * images every so many. */
 #include "core/recovery/mirror.h"
 #include "toy.h"
 
@@ -87,6 +89,78 @@ static void stop_at(const tess *t, int64_t step, const char *phase) {
     raise(SIGSTOP);
 }
 
+/* ---- within a block ---- */
+
+static const tess *watched; /* null: not this rank */
+static int chosen;          /* which call of the third step's first pass */
+
+static void put_place(FILE *f, const char *name, const void *at, uint64_t bytes) {
+    if (at)
+        fprintf(f, "%s %p %llu\n", name, at, (unsigned long long)bytes);
+}
+
+static void write_params(FILE *f, const tess_block_call *c, int scope, int grads) {
+    const tess__model *m = &watched->plan.model;
+    const tess__scope *s = &m->scopes[m->blocks[scope].scope];
+    for (int32_t k = 0; k < s->n_params; k++) {
+        const tess__param *p = &m->params[s->params[k]];
+        if (p->group < 0)
+            continue;
+        const tess__group *g = &watched->plan.layout.groups[p->group];
+        if (!grads)
+            put_place(f, "gathered", c->params[k], p->elems * tess_dtype_bytes(g->compute));
+        else
+            put_place(f, "gradient", c->grads[k], p->elems * tess_dtype_bytes(g->grad_local));
+    }
+}
+
+static void write_call(FILE *f, const tess_block_call *c, int scope, int backward, const char *phase) {
+    const tess__block *b = watched->plan.model.blocks;
+    uint64_t input = scope ? b[scope - 1].options.output_bytes : 0;
+    if (strcmp(phase, "gathered") == 0)
+        write_params(f, c, scope, 0);
+    else if (strcmp(phase, "kept") == 0)
+        put_place(f, "activation", tess__address(&watched->memory, TESS__OUTPUT, scope - 2),
+                  b[scope - 2].options.output_bytes);
+    else if (strcmp(phase, "input") == 0) {
+        put_place(f, "input", scope ? c->input : c->batch, scope ? input : watched->plan.setup.input_bytes);
+        put_place(f, "saved", backward ? c->saved : NULL, b[scope].options.saved_bytes);
+    } else if (!backward)
+        put_place(f, "output", c->output, b[scope].options.output_bytes);
+    else {
+        put_place(f, "input-gradient", c->grad_input, input);
+        write_params(f, c, scope, 1);
+    }
+}
+
+/* FLIPS_CALL: the number of the call, forward of each block and then backward from the last to the first. */
+static void watch(const tess_block_call *c, int scope, int backward, int is_over) {
+    const char *text = getenv("FLIPS");
+    char phase[16] = "";
+    int rank = -1;
+    if (!watched || !text || sscanf(text, "%d:%15s", &rank, phase) != 2 || rank != tess_rank(watched) ||
+        c->step + 1 != HERE || c->pass != TESS_PASS_TRAIN || c->recompute)
+        return;
+    int call = backward ? 2 * TOY_SCOPES - 1 - scope : scope;
+    if (call != chosen || is_over != (strcmp(phase, "made") == 0) || access("places", F_OK) == 0)
+        return;
+    FILE *f = fopen("places.part", "w");
+    if (!f)
+        exit(99);
+    fprintf(f, "%d\n", (int)getpid());
+    write_call(f, c, scope, backward, phase);
+    fclose(f);
+    rename("places.part", "places");
+    raise(SIGSTOP);
+}
+
+static void watch_blocks(const tess *t) {
+    const char *call = getenv("FLIPS_CALL");
+    watched = call ? t : NULL;
+    chosen = call ? atoi(call) : 0;
+    toy_watch = call ? watch : NULL;
+}
+
 static tess_status pass(tess *t, toy *m, int64_t g) {
     double loss;
     return getenv("FLIPS_BLOCKS") ? toy_run(t, TESS_PASS_TRAIN, g, NULL, &loss)
@@ -149,10 +223,17 @@ static void write_pid(const tess *t) {
     }
 }
 
+static void say_failure(void *user, const tess_audit_failure *f) {
+    fprintf(stderr, "%s: step %llu, %s of %s, rank %d, auditor %d, wrong %d\n", (const char *)user,
+            (unsigned long long)f->step, f->backward ? "backward" : "forward", f->block, f->rank, f->auditor, f->wrong);
+}
+
 static tess_status begin(tess **t, toy *m, int64_t *step) {
     const char *mirror = getenv("FLIPS_MIRROR");
     tess_options o = { .struct_size = sizeof o, .optimizer = "adamw" };
     tess_checkpoint_load_options from = { .struct_size = sizeof from, .path = "saved" };
+    o.audit_failed = say_failure;
+    o.audit_user = "called back";
     o.recover = mirror != NULL;
     o.mirror = mirror ? (uint32_t)atoi(mirror) : 0;
     o.input_bytes = getenv("FLIPS_BLOCKS") ? TOY_INPUT_BYTES : 0;
@@ -163,6 +244,7 @@ static tess_status begin(tess **t, toy *m, int64_t *step) {
         s = tess_checkpoint_load(*t, &from, NULL);
     if (!s)
         *step = (int64_t)tess_steps_done(*t) + 1;
+    watch_blocks(*t);
     return s;
 }
 

@@ -239,11 +239,19 @@ static int scope_of(void *user) {
     return (int)(intptr_t)user;
 }
 
+void (*toy_watch)(const tess_block_call *, int scope, int backward, int is_over);
+
+static void watch(const tess_block_call *c, int scope, int backward, int is_over) {
+    if (toy_watch)
+        toy_watch(c, scope, backward, is_over);
+}
+
 static tess_status block_forward(void *user, const tess_block_call *c) {
     int scope = scope_of(user), last = scope == TOY_SCOPES - 1;
     const void *p[N_PARAMS] = { 0 };
     float x[WIDTH], y[WIDTH], dy[WIDTH];
     view v;
+    watch(c, scope, 0, 0);
     toy_read(x, c->input ? c->input : c->batch, sizeof x);
     view_open(&v, scope, c->params, NULL, c->compute_dtype);
     hide_buffer(scope, v.p, p);
@@ -261,6 +269,7 @@ static tess_status block_forward(void *user, const tess_block_call *c) {
         update_buffer(scope, v.p, x);
         view_close(&v, scope, c->params, NULL);
     }
+    watch(c, scope, 0, 1);
     return toy_device_failed() ? TESS_E_DEVICE : TESS_OK;
 }
 
@@ -269,6 +278,7 @@ static tess_status block_backward(void *user, const tess_block_call *c) {
     const void *p[N_PARAMS] = { 0 };
     float x[WIDTH], y[WIDTH], dy[WIDTH], dx[WIDTH];
     view v;
+    watch(c, scope, 1, 0);
     toy_read(x, c->input ? c->input : c->batch, sizeof x);
     toy_read(y, c->saved, sizeof y);
     view_open(&v, scope, c->params, c->grads, c->compute_dtype);
@@ -281,6 +291,7 @@ static tess_status block_backward(void *user, const tess_block_call *c) {
     if (c->grad_input)
         toy_write(c->grad_input, dx, sizeof dx);
     view_close(&v, scope, c->params, c->grads);
+    watch(c, scope, 1, 1);
     return toy_device_failed() ? TESS_E_DEVICE : TESS_OK;
 }
 
@@ -317,6 +328,7 @@ tess_status toy_declare(tess *t, toy *m, int flags) {
         m->n_params[k] = list_of(k, list);
         int last = k == TOY_SCOPES - 1;
         tess_block_options o = { .struct_size = sizeof o,
+                                 .flags = TESS_BLOCK_AUDIT,
                                  .name = scopes[k],
                                  .output_bytes = last ? sizeof(double) : WIDTH * sizeof(float),
                                  .saved_bytes = WIDTH * sizeof(float),
@@ -439,6 +451,24 @@ static tess_status keep_whole(void *user, const tess_range *r, void *data) {
     return TESS_OK;
 }
 
+/* With wire8, what blocks of 256 elements of the parameter hold. */
+static void through_blocks(float *x, uint64_t n) {
+    const char *precision = getenv("TESSERA_PRECISION");
+    if (!precision || strncmp(precision, "wire8", 5) != 0)
+        return;
+    const int fp8 = strstr(precision, "fp8") != NULL;
+    for (uint64_t b = 0; b < n; b += TESS_Q8_BLOCK) {
+        const uint64_t end = n - b < TESS_Q8_BLOCK ? n : b + TESS_Q8_BLOCK;
+        float most = 0, scale, factor;
+        for (uint64_t e = b; e < end; e++)
+            most = fmaxf(most, fabsf(x[e]));
+        scale = tess_block_scale(tess_f32_bits(most), fp8 ? TESS_E4M3_TOP : TESS_Q8_TOP);
+        factor = tess_block_factor(scale);
+        for (uint64_t e = b; e < end; e++)
+            x[e] = scale * (fp8 ? tess_f32_of_e4m3(tess_e4m3_of_f32(x[e] * factor)) : rintf(x[e] * factor));
+    }
+}
+
 static int is_rounded(const void *p, uint64_t e, uint32_t dtype, float full) {
     uint32_t bits;
     memcpy(&bits, &full, sizeof bits);
@@ -465,6 +495,9 @@ tess_status toy_summoned(tess *t, const toy *m, int *same) {
     for (int i = 0; i < n_params; i++)
         whole[i] = calloc(param_elems(i), sizeof(float));
     tess_status s = tess_each_full(t, TESS_OF_PARAM, keep_whole, NULL);
+    for (int i = 0; i < n_params && !s; i++)
+        if (!params[i].dtype && !(params[i].flags & TESS_BUFFER)) /* declared in fp32, and gathered */
+            through_blocks(whole[i], param_elems(i));
     for (; begun < TOY_SCOPES && !s; begun++)
         s = tess_summon_begin(t, m->scope[begun], p[begun], m->n_params[begun]);
     *same = !s;

@@ -21,6 +21,8 @@ enum {
 };
 /** Declares the toy: as blocks with TOY_BLOCKS among the flags, else for hooks. */
 tess_status toy_declare(tess *, toy *, int flags);
+/** Called where a block's forward or backward begins and where it is over, unless null. */
+extern void (*toy_watch)(const tess_block_call *, int scope, int backward, int is_over);
 /** tess_range_fn: initial values by name and element. */
 tess_status toy_fill(void *user, const tess_range *, void *data);
 /** One training or evaluation pass by hooks on microbatch g; *loss is this microbatch's. */

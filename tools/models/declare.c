@@ -86,7 +86,7 @@ tess_status model_declare(tess *t, model *m) {
     for (int32_t i = 0; i < m->desc.n_blocks; i++) {
         const model_block *b = &m->desc.blocks[i];
         tess_block_options o = { .struct_size = sizeof o, .name = b->name, .output_bytes = b->output_bytes };
-        o.flags = b->flags;
+        o.flags = b->flags | TESS_BLOCK_AUDIT;
         o.also = b->also[0] ? b->also : NULL;
         o.saved_bytes = b->saved_bytes;
         o.forward_scratch_bytes = b->forward_scratch_bytes;

@@ -118,11 +118,13 @@ static tool_planner planner_of(const train_settings *s) {
                            .is_model = 1 };
 }
 
-/* A run steps in its last microbatch's pass, and clips in every step or in none. */
+/* A run steps in its last microbatch's pass, and clips in every step or in none. Adapters are saved without the files
+ * that their base came from. */
 static uint32_t promises_of(const train_settings *s) {
+    const uint32_t always = TESS_OPTIONS_LOSS_SCALE | (s->lora && s->folder ? TESS_OPTIONS_BASE_APART : 0);
     if (s->steps_apart)
-        return TESS_OPTIONS_LOSS_SCALE;
-    return TESS_OPTIONS_LOSS_SCALE | TESS_OPTIONS_LATE | TESS_OPTIONS_REPEAT | TESS_OPTIONS_STEP_IN_PASS |
+        return always;
+    return always | TESS_OPTIONS_LATE | TESS_OPTIONS_REPEAT | TESS_OPTIONS_STEP_IN_PASS |
            (s->clip > 0 ? 0 : TESS_OPTIONS_NO_CLIP);
 }
 

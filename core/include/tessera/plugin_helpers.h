@@ -94,20 +94,24 @@ static inline int32_t tess_plugin_number_units(int32_t *unit_of_param, uint32_t 
     return n;
 }
 
-/** Bytes of one element; 0 for an unknown dtype, and for q8, which has none by itself. */
+/** Whether elements lie in blocks of TESS_Q8_BLOCK, each behind its scale. */
+static inline int tess_dtype_is_blocks(uint32_t dtype) {
+    return dtype == TESS_Q8 || dtype == TESS_Q8E4M3;
+}
+/** Bytes of one element; 0 for an unknown dtype, and for blocks, whose elements have none by themselves. */
 static inline uint32_t tess_dtype_bytes(uint32_t dtype) {
     static const uint8_t bytes[] = { 0, 1, 1, 4, 8, 2, 2, 4, 8, 1, 1 };
     return dtype < sizeof bytes ? bytes[dtype] : 0;
 }
-/** Bytes of so many elements: of q8 whole blocks. */
+/** Bytes of so many elements: whole blocks, if it has them. */
 static inline uint64_t tess_dtype_span(uint32_t dtype, uint64_t elems) {
-    if (dtype == TESS_Q8)
+    if (tess_dtype_is_blocks(dtype))
         return (elems + TESS_Q8_BLOCK - 1) / TESS_Q8_BLOCK * TESS_Q8_BYTES;
     return elems * tess_dtype_bytes(dtype);
 }
 static inline const char *tess_dtype_name(uint32_t dtype) {
-    static const char *const names[] = { "no dtype", "u8",  "i8",  "i32",    "i64",    "f16",
-                                         "bf16",     "f32", "f64", "f8e4m3", "f8e5m2", "q8" };
+    static const char *const names[] = { "no dtype", "u8",  "i8",     "i32",    "i64", "f16",   "bf16",
+                                         "f32",      "f64", "f8e4m3", "f8e5m2", "q8",  "q8e4m3" };
     return dtype < sizeof names / sizeof names[0] ? names[dtype] : "an unknown dtype";
 }
 #endif

@@ -63,14 +63,29 @@ typedef struct { /* one option by its name in docs/variables.md: { "timeout", "3
  * be had. */
 typedef tess_status (*tess_plan_fn)(void *user, const tess_setting *settings, uint32_t n, uint64_t bytes[3],
                                     double *seconds);
+typedef struct { /* an audit that failed (TESSERA_AUDIT): another rank makes something else of the same inputs */
+    uint32_t struct_size;
+    uint32_t backward;  /* of the block; 0: forward */
+    uint64_t step;      /* from 1 */
+    const char *block, *unit, *kind; /* kind of what differs, in words: "output", "gradient of its input" … */
+    int32_t rank, auditor; /* whose work, and who repeated it; as messages count ranks */
+    int32_t referee;    /* a third that repeated it too; -1: there was none */
+    int32_t wrong;      /* who disagrees with the two others; -1: nobody knows */
+    uint64_t digest, digest_again;
+} tess_audit_failure;
+/** Called on every rank before the engine ends by the failure, inside tess_run. Makes no call on the tess. */
+typedef void (*tess_audit_fn)(void *user, const tess_audit_failure *);
 enum { /* tess_options.flags */
     TESS_OPTIONS_WIN = 1,         /* what is set there wins over the environment, as a command line does */
     TESS_OPTIONS_STEP_IN_PASS = 2, /* blocks, one microbatch per step: each training pass is a tess_run with its step.
                                     * Nothing is planned that would see gradients between them; another pass is refused */
     TESS_OPTIONS_NO_CLIP = 4,      /* and without clipping, which is then refused: a sharded gradient is planned from its
                                     * reduction to the step of its unit, not for the whole step. More flags: gpu.h */
-    TESS_OPTIONS_LOSS_SCALE = 32 /* backward multiplies the gradient of the loss by tess_loss_scale, or by loss_scale of
-                                  * tess_block_call. Without it a precision that scales losses (fp16) is refused */
+    TESS_OPTIONS_LOSS_SCALE = 32, /* backward multiplies the gradient of the loss by tess_loss_scale, or by loss_scale of
+                                   * tess_block_call. Without it a precision that scales losses (fp16) is refused */
+    TESS_OPTIONS_BASE_APART = 64 /* each save names files of the frozen parameters (tess_checkpoint_options.base), so a
+                                  * snapshot has no room for them. One that does not is refused. Needs xxHash: a build
+                                  * without has the room, and saves them */
 };
 typedef struct { /* which ranks form a group; those of others may form theirs in the same call */
     uint32_t struct_size;
@@ -110,6 +125,9 @@ typedef struct { /* the environment wins over these, unless flags say otherwise:
     const tess_group_options *group; /* null: all ranks. Else the engine is over this rank's group, and tess_rank and
                            * tess_ranks are of that. All ranks of the run call tess_open; one in no group gets a null
                            * engine. Several may be open at once. Not with recover; messages count all ranks of the run */
+    const char *audit, *on_audit; /* as in TESSERA_AUDIT and TESSERA_ON_AUDIT. It needs blocks with TESS_BLOCK_AUDIT */
+    tess_audit_fn audit_failed;   /* null: nobody is called */
+    void *audit_user;
 } tess_options;
 /** [C] Options and environment → comm, device, … Texts are copied. A process may open several engines, one after the other
  * or at once, in the same order on all ranks and used by one thread. Each has its own budgets: what they take adds up. */
@@ -211,7 +229,7 @@ TESS_API tess_status tess_backward_end(tess *, tess_scope);                     
 typedef struct { /* one call of a block; pointers hold during the call */
     uint32_t struct_size;
     uint32_t pass; /* TESS_PASS_… */
-    uint32_t recompute;     /* 1: this forward runs again for the backward that follows; no side effects */
+    uint32_t recompute;     /* 1: this forward runs again, for the backward that follows or for an audit; no side effects */
     uint32_t compute_dtype; /* of params: TESS_F32, TESS_BF16 or TESS_F16 */
     uint64_t step;        /* optimizer steps done before this one */
     uint64_t microbatch;  /* global index of the microbatch in the step: same for the same data whatever W and K */
@@ -232,8 +250,10 @@ typedef tess_status (*tess_block_fn)(void *user, const tess_block_call *);
 enum {
     TESS_BLOCK_KEEP = 1,         /* what it saves is kept until backward, whatever TESSERA_ACTIVATIONS says */
     TESS_BLOCK_DROP_OUTPUT = 2,  /* backward does not read the block's output: it is null there, and its memory free */
-    TESS_BLOCK_GRAD_IN_PLACE = 4 /* grad_input may be grad_output: backward reads no element there that it has written
+    TESS_BLOCK_GRAD_IN_PLACE = 4, /* grad_input may be grad_output: backward reads no element there that it has written
                                   * over. Heeded where the block's output has the size of its input */
+    TESS_BLOCK_AUDIT = 8 /* another rank may run it again (TESSERA_AUDIT): to the last bit and byte, what training's
+                          * forward and backward write follows from the call and the parameters, not from TESS_BUFFER ones */
 };
 typedef struct {
     uint32_t struct_size, flags; /* TESS_BLOCK_… */

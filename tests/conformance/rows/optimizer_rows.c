@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* An optimizer plugin whose second moments are one number a row: of matrices behind the owner's work, of everything
- * else in one step. A short vector is AdamW's, whose second moment has the same name and one number an element. */
+ * else in one step. A short vector is AdamW's, whose second moment has the same name and one number an element. On the
+ * doubles of CUDA it steps in a device's memory too, in a function of the host. */
+#include "rows_device.h"
 #include <tessera/plugin_helpers.h>
+#include <tessera/plugin_options.h>
 #include <math.h>
+#include <stdlib.h>
 
 TESS_DESCRIPTOR(1u << TESS_KIND_OPTIMIZER, "rows", "0.1.0", "BSD-3-Clause", "");
+
+TESS_OPTIONS(options) = {
+    { sizeof options[0], TESS_OPTION_FLAG, 0, 0, "rows-matrices", "1", "", "owners work on whole matrices" },
+};
 
 enum { SHORT = 200 };
 
@@ -16,12 +24,13 @@ static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags,
     tess_grain grain = { .grain = TESS_GRAIN_ROW,
                          .n_states = 2,
                          .state = { { TESS_F32, 1, "momentum" }, { TESS_F32, (uint32_t)row_of(p), "second" } } };
-    (void)ctx, (void)flags, (void)e;
+    const int *matrices = ctx;
+    (void)flags, (void)e;
     if (p->ndim < 2 && p->elems < SHORT) {
         grain.grain = TESS_GRAIN_ELEMENT;
         grain.kernel = TESS_OPT_ADAMW;
         grain.state[1].every = 1;
-    } else if (p->ndim >= 2 && row_of(p) > 1 && !strstr(p->name, "wte")) {
+    } else if (*matrices && p->ndim >= 2 && row_of(p) > 1 && !strstr(p->name, "wte")) {
         grain.grain = TESS_GRAIN_MATRIX;
         grain.rows = (uint64_t)p->shape[p->ndim - 2];
         grain.cols = row_of(p);
@@ -39,7 +48,7 @@ static float divisor_of(float *second, const float *x, uint64_t n) {
     return sqrtf(*second) + 1e-6f;
 }
 
-static tess_status step(void *ctx, const tess_optimizer_piece *p, tess_error *e) {
+tess_status rows_step(void *ctx, const tess_optimizer_piece *p, tess_error *e) {
     const uint64_t n = row_of(p->param);
     float *m = p->state[0], *second = p->state[1];
     (void)ctx, (void)e;
@@ -72,16 +81,26 @@ static const tess_optimizer_ops ops = {
     .struct_size = sizeof ops,
     .abi_major = TESS_ABI_MAJOR,
     .abi_minor = TESS_ABI_MINOR,
+    .close = free,
     .describe = describe,
-    .step = step,
+    .step = rows_step,
     .matrix = matrix,
+#if defined(ROWS_CUDA)
+    .device_open = rows_device_open,
+    .device_step = rows_device_step,
+    .device_close = rows_device_close,
+#endif
 };
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *e) {
-    (void)host;
     if (kind != TESS_KIND_OPTIMIZER)
         return tess_plugin_fail(e, TESS_E_UNSUPPORTED, "rows offers optimizer only");
+    int *matrices = malloc(sizeof *matrices);
+    if (!matrices)
+        return tess_plugin_fail(e, TESS_E_NOMEM, "optimizer rows: no memory to open");
+    const char *said = host->option(host->host, "rows-matrices");
+    *matrices = !said || strcmp(said, "0") != 0;
     *out = &ops;
-    *ctx = NULL;
+    *ctx = matrices;
     return TESS_OK;
 }

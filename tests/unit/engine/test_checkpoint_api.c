@@ -113,11 +113,13 @@ static void test_checkpoint_api__run_goes_on_to_the_same_bits(void **state) {
 /* ---- frozen parameters ------------------------------------------------------------------------------- */
 enum { FROZEN = 4 << 20, TRAINED = 4096 };
 
-static tess *open_frozen(const char *offload, tess_scope *scope) {
+static tess *open_promising(uint32_t flags, const char *offload, tess_scope *scope) {
     static const int64_t frozen[] = { FROZEN }, trained[] = { TRAINED };
-    tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .checkpoint = 1, .offload = offload };
+    tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .checkpoint = 1 };
     tess_param_options p = { .struct_size = sizeof p, .dtype = TESS_F32, .ndim = 1 };
     tess *t = NULL;
+    o.flags = flags;
+    o.offload = offload;
     assert_int_equal(tess_open(&o, &t), TESS_OK);
     assert_int_equal(tess_scope_add(t, "a", 0, scope), TESS_OK);
     p.name = "a.frozen", p.shape = frozen, p.flags = TESS_FROZEN;
@@ -125,6 +127,10 @@ static tess *open_frozen(const char *offload, tess_scope *scope) {
     p.name = "a.trained", p.shape = trained, p.flags = 0;
     assert_int_equal(tess_param_add(t, &p, NULL), TESS_OK);
     return t;
+}
+
+static tess *open_frozen(const char *offload, tess_scope *scope) {
+    return open_promising(0, offload, scope);
 }
 
 static tess_status set_all(void *user, const tess_range *r, void *data) {
@@ -285,6 +291,36 @@ static void test_checkpoint_api__a_base_is_named_and_not_saved_again(void **stat
     assert_non_null(strstr(tess_last_error(), ": the base changed"));
     unlink(path), unlink(other);
     snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* A promise that is not kept is one line, and the save that keeps it goes on from there. */
+static void test_checkpoint_api__a_promised_base_must_be_named(void **state) {
+    char folder[] = "/tmp/tessera-checkpoint-XXXXXX", path[128], command[160];
+    const char *const base[] = { path, NULL }, *const none[] = { NULL };
+    float one = 1;
+    tess_scope scope;
+    (void)state;
+    if (!tess__sum_known())
+        skip();
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s.base", folder);
+    write_base(path, 'a');
+    tess_checkpoint_options to = { .struct_size = sizeof to, .dir = folder };
+    tess *t = open_promising(TESS_OPTIONS_BASE_APART, "none", &scope);
+    assert_int_equal(tess_shard(t, set_all, &one), TESS_OK);
+    for (int i = 0; i < 2; i++) {
+        to.base = i ? none : NULL;
+        assert_int_equal(tess_checkpoint_save(t, &to), TESS_E_INVALID);
+        assert_non_null(strstr(tess_last_error(), "without base: TESS_OPTIONS_BASE_APART promises it"));
+    }
+    step_on(t, scope);
+    to.base = base;
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+    assert_int_equal(tess_checkpoint_wait(t, NULL), TESS_OK);
+    assert_int_equal(tess_close(t), TESS_OK);
+    assert_int_equal(load_beside(7, folder, base), TESS_OK);
+    snprintf(command, sizeof command, "rm -r %s %s", folder, path);
     assert_int_equal(system(command), 0);
 }
 
@@ -570,6 +606,31 @@ static void test_checkpoint_api__a_run_that_goes_back_stays_there(void **state) 
     assert_int_equal(system(command), 0);
 }
 
+/* Each process goes on from the one before: what it saves is of the same line, which the next one loads and prunes. */
+static void test_checkpoint_api__a_run_that_goes_on_is_one_line(void **state) {
+    (void)state;
+    static const uint64_t left[] = { 1, 12, 123, 4 };
+    char folder[] = "/tmp/tessera-checkpoint-XXXXXX", command[128], step_2[64];
+    tess_checkpoint_options to = { .struct_size = sizeof to };
+    toy m;
+    assert_non_null(mkdtemp(folder));
+    to.dir = folder;
+    for (int i = 0; i < 4; i++) {
+        tess *t = open_toy(&m, 0);
+        if (i)
+            assert_int_equal(load(t, folder), i);
+        train(t, &m, i, 1);
+        to.keep = i == 3;
+        assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+        assert_int_equal(tess_close(t), TESS_OK);
+        assert_int_equal(steps_in(folder), left[i]);
+    }
+    snprintf(step_2, sizeof step_2, "%s/step-000002", folder);
+    assert_int_equal(access(step_2, F_OK), -1);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
 static void test_checkpoint_api__a_fresh_run_leaves_no_other_behind(void **state) {
     (void)state;
     char folder[] = "/tmp/tessera-checkpoint-XXXXXX", command[128];
@@ -637,6 +698,7 @@ int main(void) {
         cmocka_unit_test(test_checkpoint_api__run_goes_on_to_the_same_bits),
         cmocka_unit_test(test_checkpoint_api__frozen_parameters_are_not_copied),
         cmocka_unit_test(test_checkpoint_api__a_base_is_named_and_not_saved_again),
+        cmocka_unit_test(test_checkpoint_api__a_promised_base_must_be_named),
         cmocka_unit_test(test_checkpoint_api__a_save_copies_what_a_step_changes_and_no_more),
         cmocka_unit_test(test_checkpoint_api__a_save_touches_no_new_memory),
         cmocka_unit_test(test_checkpoint_api__parameters_alone_begin_anew),
@@ -644,6 +706,7 @@ int main(void) {
         cmocka_unit_test(test_checkpoint_api__a_load_needs_little_besides_the_shard),
         cmocka_unit_test(test_checkpoint_api__what_is_missing_is_named),
         cmocka_unit_test(test_checkpoint_api__a_run_that_goes_back_stays_there),
+        cmocka_unit_test(test_checkpoint_api__a_run_that_goes_on_is_one_line),
         cmocka_unit_test(test_checkpoint_api__a_fresh_run_leaves_no_other_behind),
         cmocka_unit_test(test_checkpoint_api__the_best_stays_beside_the_newest),
         cmocka_unit_test(test_checkpoint_api__nothing_there_is_bad_data),

@@ -114,6 +114,69 @@ static void test_optimizer_kernel__a_step_that_is_not_finite_is_noted(void **sta
     tess__isa_limit(0);
 }
 
+/* Noted exactly when one of the values that the step leaves is not finite, whatever it found: for all extremes of
+ * gradient, master and states. Neighbours are large, so that sums of finite values overflow. */
+enum { ROW = 37, EXTREMES = 10 };
+static const double extremes[EXTREMES] = { 0,           1,      -1e-30,           2e19,
+                                           -2e38,       3e38,   (double)INFINITY, -(double)INFINITY,
+                                           (double)NAN, 1.5e308 };
+
+static double extreme(uint64_t at, int of) {
+    for (; of; of--)
+        at /= EXTREMES;
+    return extremes[at % EXTREMES];
+}
+
+static int one_is_not_finite(const void *values, uint32_t dtype) {
+    for (int i = 0; i < ROW; i++)
+        if (!isfinite(dtype == TESS_F64 ? ((const double *)values)[i] : (double)((const float *)values)[i]))
+            return 1;
+    return 0;
+}
+
+static void note_of_extremes(uint32_t optimizer, uint32_t dtype, uint64_t combination) {
+    static double wide[4][ROW];
+    static float narrow[4][ROW];
+    int64_t noted = 0;
+    int bad = 0;
+    void *at[4];
+    step *s = prepare(optimizer ? optimizer : TESS_OPT_SGD);
+    for (int k = 0; k < 4; k++) {
+        for (int i = 0; i < ROW; i++)
+            wide[k][i] = k == 1 && combination % 2 ? 3e38 : 0.5;
+        wide[k][combination % ROW] = extreme(combination, k);
+        for (int i = 0; i < ROW; i++)
+            narrow[k][i] = (float)wide[k][i];
+        at[k] = dtype == TESS_F64 ? (void *)wide[k] : (void *)narrow[k];
+    }
+    s->in[0] = at[0];
+    s->segments[0].elems = s->kernel.elems = ROW;
+    s->segments[0].momentum = optimizer == TESS_OPT_SGD ? 0.9f : 0;
+    s->segments[0].lr = combination % 5 ? 0.01f : 0;
+    s->kernel.in_dtype = s->kernel.out_dtype = dtype;
+    s->kernel.out = at[1];
+    s->kernel.state[0] = optimizer ? at[2] : NULL;
+    s->kernel.state[1] = optimizer > TESS_OPT_SGD ? at[3] : NULL;
+    s->optimizer.not_finite = &noted;
+    run_kernel(&s->kernel, NULL);
+    for (int k = 1; k < 2 + (optimizer > 0) + (optimizer > TESS_OPT_SGD); k++)
+        bad |= one_is_not_finite(at[k], dtype);
+    if ((noted != 0) != bad)
+        fail_msg("optimizer %u, %s, combination %d: noted %d, not finite %d", optimizer,
+                 dtype == TESS_F64 ? "f64" : "f32", (int)combination, (int)noted, bad);
+}
+
+static void test_optimizer_kernel__a_note_is_exact(void **state) {
+    (void)state;
+    for_each_isa(isa) for (uint32_t o = 0; o <= TESS_OPT_ADADELTA; o++) {
+        for (uint64_t c = 0; c < (uint64_t)EXTREMES * EXTREMES * EXTREMES * EXTREMES; c++) {
+            note_of_extremes(o, TESS_F32, c);
+            note_of_extremes(o, TESS_F64, c);
+        }
+    }
+    tess__isa_limit(0);
+}
+
 static void test_optimizer_kernel__elements_in_no_segment_stay(void **state) {
     (void)state;
     fill(53);
@@ -244,6 +307,7 @@ int main(void) {
         cmocka_unit_test(test_optimizer_kernel__bf16_gradient_is_cast_first),
         cmocka_unit_test(test_optimizer_kernel__elements_in_no_segment_stay),
         cmocka_unit_test(test_optimizer_kernel__a_step_that_is_not_finite_is_noted),
+        cmocka_unit_test(test_optimizer_kernel__a_note_is_exact),
         cmocka_unit_test(test_optimizer_kernel__segments_have_their_own_settings),
         cmocka_unit_test(test_optimizer_kernel__f64_follows_the_f64_formulas),
         cmocka_unit_test(test_optimizer_kernel__thread_count_does_not_change_bits),

@@ -9,9 +9,11 @@
 #include <tessera/plugin_helpers.h>
 #include "core/plugin/open.h"
 
-static int64_t cost_of(const tess__plugin *p, uint32_t op, int32_t ranks, uint64_t count) {
+/* -1: the plugin does not serve such ranks. */
+static int64_t cost_on_hosts(const tess__plugin *p, uint32_t op, int32_t ranks, int32_t per_host, uint64_t count) {
     const tess_comm_ops *ops = p->ops;
-    tess_plan_env env = { .struct_size = sizeof env, .mem = TESS_MEM_HOST, .nranks = ranks, .ranks_per_host = ranks };
+    tess_plan_env env = { .struct_size = sizeof env, .mem = TESS_MEM_HOST, .nranks = ranks };
+    env.ranks_per_host = per_host;
     tess_collective c = { .struct_size = sizeof c,
                           .op = op,
                           .redop = TESS_SUM,
@@ -22,8 +24,13 @@ static int64_t cost_of(const tess__plugin *p, uint32_t op, int32_t ranks, uint64
                           .count = count,
                           .scale = 1 };
     int64_t ns = -1;
-    assert_int_equal(ops->cost(p->ctx, &env, &c, &ns), TESS_OK);
+    tess_status status = ops->cost(p->ctx, &env, &c, &ns);
+    assert_int_equal(status, ns < 0 ? TESS_E_UNSUPPORTED : TESS_OK);
     return ns;
+}
+
+static int64_t cost_of(const tess__plugin *p, uint32_t op, int32_t ranks, uint64_t count) {
+    return cost_on_hosts(p, op, ranks, ranks, count);
 }
 
 static void check(const char *name) {
@@ -50,7 +57,45 @@ static void test_comm_cost__more_is_never_cheaper(void **state) {
     check("shm");
 }
 
+/* By the formulas that comm=auto compares them with: bytes through memory at 12 a ns, over the network at one. */
+static void test_comm_cost__is_what_moves_at_the_speed_of_its_way(void **state) {
+    (void)state;
+    enum { COUNT = 3 << 10 }; /* 12 KiB of one rank */
+    static const struct {
+        uint32_t op;
+        int64_t four, one;
+    } shm[] = { { TESS_ALL_GATHER, 8000 + 24 * 1024, 4000 },
+                { TESS_ALL_TO_ALL, 8000 + 32 * 1024, 4000 + 2 * 1024 },
+                { TESS_REDUCE_SCATTER, 8000 + 20 * 1024, 4000 + 2 * 1024 },
+                { TESS_ALL_REDUCE, 8000 + 11 * 1024, 4000 + 2 * 1024 },
+                { TESS_BROADCAST, 8000 + 6 * 1024, 4000 },
+                { TESS_BARRIER, 8000, 4000 } };
+    tess__plugin *p = NULL;
+    assert_int_equal(tess__plugin_open(TESS_KIND_COMM, "shm", NULL, &p), TESS_OK);
+    for (size_t i = 0; i < sizeof shm / sizeof *shm; i++) {
+        assert_int_equal(cost_of(p, shm[i].op, 4, COUNT), shm[i].four);
+        assert_int_equal(cost_of(p, shm[i].op, 1, COUNT), shm[i].one);
+        assert_int_equal(cost_on_hosts(p, shm[i].op, 4, 2, COUNT), -1);
+    }
+    tess__plugin_close(p);
+    assert_int_equal(tess__plugin_open(TESS_KIND_COMM, "hosts", NULL, &p), TESS_OK);
+    static const struct {
+        int32_t ranks, per_host;
+        int64_t ns;
+    } hosts[] = { { 8, 4, 100000 + 4 * 12288 + 64 * 1024 }, /* each byte crosses once, and goes through memory */
+                  { 8, 2, 100000 + 6 * 12288 + 32 * 1024 },
+                  { 8, 3, 49999 + 7 * 3 * 12288 }, /* in one step */
+                  { 8, 8, -1 },
+                  { 8, 1, -1 } };
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)
+        assert_int_equal(cost_on_hosts(p, TESS_ALL_GATHER, hosts[i].ranks, hosts[i].per_host, COUNT), hosts[i].ns);
+    tess__plugin_close(p);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_comm_cost__more_is_never_cheaper) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_comm_cost__more_is_never_cheaper),
+        cmocka_unit_test(test_comm_cost__is_what_moves_at_the_speed_of_its_way),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,17 +10,13 @@
 #include <stdlib.h>
 
 enum { HIGH = 24, WIDE = 16, SAMPLES = 32, STEPS = 20, ELEMS = HIGH * WIDE };
+#include "two_matrices.h"
 
 static tess__plugin *open_plugin(const char *selection) {
     tess__plugin *plugin = NULL;
     if (tess__plugin_open(TESS_KIND_OPTIMIZER, selection, NULL, &plugin) != TESS_OK)
         fail_msg("%s: %s", selection, tess_last_error());
     return plugin;
-}
-
-/* Numbers between -1 and 1, as the script makes them. */
-static float noise(uint64_t i, uint64_t seed) {
-    return (float)((double)(uint32_t)((i + 1) * 2654435761u + seed * 40503u) / 2147483648.0 - 1);
 }
 
 static void at_once(void *pool, uint64_t n, void (*fn)(void *user, uint64_t first, uint64_t n), void *user) {
@@ -196,42 +192,6 @@ static void step(const tess__plugin *plugin, weight *w, uint64_t number) {
     assert_int_equal(ops->step(plugin->ctx, &p, NULL), TESS_OK);
 }
 
-/* The loss of two (one x) against a target, and its gradients. */
-static double loss_of(weight *one, weight *two) {
-    static double x[WIDE][SAMPLES], hidden[HIGH][SAMPLES], error[WIDE][SAMPLES];
-    double loss = 0;
-    for (int s = 0; s < SAMPLES; s++)
-        for (int h = 0; h < HIGH; h++) {
-            hidden[h][s] = 0;
-            for (int i = 0; i < WIDE; i++) {
-                x[i][s] = (double)noise((uint64_t)(i * SAMPLES + s), 2);
-                hidden[h][s] += (double)one->at[h * WIDE + i] * x[i][s];
-            }
-        }
-    for (int s = 0; s < SAMPLES; s++)
-        for (int i = 0; i < WIDE; i++) {
-            error[i][s] = -(double)noise((uint64_t)(i * SAMPLES + s), 3);
-            for (int h = 0; h < HIGH; h++)
-                error[i][s] += (double)two->at[i * HIGH + h] * hidden[h][s];
-            loss += error[i][s] * error[i][s] / (2 * WIDE * SAMPLES);
-            error[i][s] /= WIDE * SAMPLES;
-        }
-    for (int h = 0; h < HIGH; h++)
-        for (int i = 0; i < WIDE; i++) {
-            double of_one = 0, of_two = 0;
-            for (int s = 0; s < SAMPLES; s++) {
-                double back = 0;
-                for (int o = 0; o < WIDE; o++)
-                    back += (double)two->at[o * HIGH + h] * error[o][s];
-                of_one += back * x[i][s];
-                of_two += error[i][s] * hidden[h][s];
-            }
-            one->grad[h * WIDE + i] = (float)of_one;
-            two->grad[i * HIGH + h] = (float)of_two;
-        }
-    return loss;
-}
-
 static void first_update(const weight *w, const float *want) {
     for (int i = 0; i < ELEMS; i++) {
         const double update = (double)w->at[i] - (double)w->before[i] * (1 - 0.01 * 0.1);
@@ -250,7 +210,7 @@ static void train(const char *selection, const float *losses, int compares_first
         two.at[i] = noise(i, 1) * 0.3f;
     }
     for (uint64_t s = 0; s < STEPS; s++) {
-        const double loss = loss_of(&one, &two);
+        const double loss = loss_of(one.at, two.at, one.grad, two.grad);
         if (!(fabs(loss - (double)losses[s]) <= 1e-3))
             fail_msg("%s: loss %g in step %d, torch has %g", selection, loss, (int)s + 1, (double)losses[s]);
         step(plugin, &one, s + 1);

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 
 enum { N = 4352, STEPS = 20, EVERY = 64 };
+enum { HIGH = 96, WIDE = 64, SAMPLES = 32 };
+#include "two_matrices.h"
 
 static tess__plugin *open_plugin(const char *selection) {
     tess__plugin *plugin = NULL;
@@ -27,11 +29,6 @@ static tess_grain describe(const tess__plugin *p, uint64_t elems) {
     tess_grain g = { .struct_size = sizeof g };
     assert_int_equal(ops->describe(p->ctx, &view, 0, &g, NULL), TESS_OK);
     return g;
-}
-
-/* Numbers between -1 and 1, as the script makes them. */
-static float noise(uint64_t i, uint64_t seed) {
-    return (float)((double)(uint32_t)((i + 1) * 2654435761u + seed * 40503u) / 2147483648.0 - 1);
 }
 
 /* ---- lion ---- */
@@ -140,6 +137,16 @@ static void compare(const run8 *r, const float *p, const float *m, const float *
     assert_true(other <= 3);
 }
 
+/* Nothing is rounded to codes before the first update, so each element of it is AdamW's. */
+static void compare_first_update(const run8 *r) {
+    for (uint64_t i = 0; i < N; i++) {
+        const double g = (double)r->g[i], p = (double)noise(i, 0);
+        const double want = p * (1 - 0.01 * 0.1) - 0.01 * g / (fabs(g) + 1e-8);
+        if (!(fabs((double)r->p[i] - want) <= 1e-5))
+            fail_msg("element %d of the first update: %.9g, expected %.9g", (int)i, (double)r->p[i], want);
+    }
+}
+
 static void test_optimizers__adamw8bit_is_torchaos(void **state) {
     (void)state;
     static run8 r;
@@ -156,10 +163,48 @@ static void test_optimizers__adamw8bit_is_torchaos(void **state) {
         for (uint64_t i = 0; i < N; i++)
             r.g[i] = noise(i, step) * 1e-3f;
         assert_int_equal(ops->step(plugin->ctx, &piece, NULL), TESS_OK);
-        if (step == 1)
+        if (step == 1) {
             compare(&r, param_1, exp_avg_1, exp_avg_sq_1, 1e-5);
+            compare_first_update(&r);
+        }
     }
     compare(&r, param_20, exp_avg_20, exp_avg_sq_20, 1e-3);
+    tess__plugin_close(plugin);
+}
+
+typedef struct {
+    float at[HIGH * WIDE], grad[HIGH * WIDE], most[2][HIGH * WIDE / 256];
+    uint8_t code[2][HIGH * WIDE];
+} weight8;
+
+static void step8(const tess__plugin *plugin, weight8 *w, uint64_t step) {
+    const tess_optimizer_ops *ops = plugin->ops;
+    tess_optimizer_piece piece = { .struct_size = sizeof piece, .elems = HIGH * WIDE, .step = step, .lr = 0.01 };
+    piece.weight_decay = 0.1, piece.beta1 = 0.9, piece.beta2 = 0.99, piece.eps = 1e-8;
+    piece.master = w->at, piece.grad = w->grad;
+    for (int k = 0; k < 2; k++)
+        piece.state[k] = w->code[k], piece.state[2 + k] = w->most[k];
+    assert_int_equal(ops->step(plugin->ctx, &piece, NULL), TESS_OK);
+}
+
+static void test_optimizers__losses_of_adamw8bit_are_torchaos(void **state) {
+    (void)state;
+    static weight8 one, two;
+    tess__plugin *plugin = open_plugin("adamw8bit");
+    double worst = 0;
+    for (uint64_t i = 0; i < HIGH * WIDE; i++) {
+        one.at[i] = noise(i, 0) * 0.3f;
+        two.at[i] = noise(i, 1) * 0.3f;
+    }
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        const double loss = loss_of(one.at, two.at, one.grad, two.grad), off = fabs(loss - (double)losses[step - 1]);
+        if (!(off <= 1e-3))
+            fail_msg("loss %g in step %d, torchao has %g", loss, (int)step, (double)losses[step - 1]);
+        worst = fmax(worst, off);
+        step8(plugin, &one, step);
+        step8(plugin, &two, step);
+    }
+    print_message("adamw8bit: losses at most %.2g off in %d steps\n", worst, STEPS);
     tess__plugin_close(plugin);
 }
 
@@ -225,6 +270,7 @@ int main(void) {
         cmocka_unit_test(test_optimizers__adamw8bit_takes_two_bytes_an_element),
         cmocka_unit_test(test_optimizers__a_code_is_the_nearest),
         cmocka_unit_test(test_optimizers__adamw8bit_is_torchaos),
+        cmocka_unit_test(test_optimizers__losses_of_adamw8bit_are_torchaos),
         cmocka_unit_test(test_optimizers__a_small_second_moment_is_not_lost),
         cmocka_unit_test(test_optimizers__what_no_beta_is_is_refused_and_nothing_changes),
     };

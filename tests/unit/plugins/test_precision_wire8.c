@@ -23,6 +23,8 @@ static void test_precision_wire8__masters_and_sums_stay_fp32(void **state) {
         const char *selection;
         uint32_t compute, gather, wire;
     } cases[] = { { "wire8", TESS_F32, TESS_Q8, TESS_Q8 },
+                  { "wire8:fp8", TESS_F32, TESS_Q8E4M3, TESS_Q8E4M3 },
+                  { "wire8:fp8,compute=bf16,sends=gradients", TESS_BF16, TESS_BF16, TESS_Q8E4M3 },
                   { "wire8:compute=bf16", TESS_BF16, TESS_Q8, TESS_Q8 },
                   { "wire8:sends=parameters", TESS_F32, TESS_Q8, TESS_F32 },
                   { "wire8:compute=bf16,sends=gradients", TESS_BF16, TESS_BF16, TESS_Q8 } };
@@ -33,6 +35,16 @@ static void test_precision_wire8__masters_and_sums_stay_fp32(void **state) {
         assert_true(c.master == TESS_F32 && c.grad_local == TESS_F32 && c.accumulate == TESS_F32);
         assert_true(c.compute == cases[i].compute && c.gather == cases[i].gather && c.grad_wire == cases[i].wire);
     }
+}
+
+static void test_precision_wire8__rounds_as_it_is_told(void **state) {
+    (void)state;
+    tess_precision_choice c;
+    tess_error error;
+    assert_int_equal(choose("wire8", TESS_F32, 0, &c, &error), TESS_OK);
+    assert_int_equal(c.rounding, TESS_ROUND_NEAREST);
+    assert_int_equal(choose("wire8:fp8,rounding=stochastic", TESS_F32, 0, &c, &error), TESS_OK);
+    assert_true(c.rounding == TESS_ROUND_STOCHASTIC && c.gather == TESS_Q8E4M3);
 }
 
 static void test_precision_wire8__other_dtypes_travel_as_they_are(void **state) {
@@ -59,6 +71,7 @@ static void test_precision_wire8__what_the_program_cannot_read_is_refused(void *
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_precision_wire8__masters_and_sums_stay_fp32),
+        cmocka_unit_test(test_precision_wire8__rounds_as_it_is_told),
         cmocka_unit_test(test_precision_wire8__other_dtypes_travel_as_they_are),
         cmocka_unit_test(test_precision_wire8__what_the_program_cannot_read_is_refused),
     };

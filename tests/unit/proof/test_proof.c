@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/engine/state.h"
-#include "core/proof/chain.h"
+#define TESSERA_VERSION "test"
+#include "core/proof/proof.c"
 #include "tests/support/toy.h"
 
 enum { STEPS = 4, MOST = 16, ROOT = 24 };
@@ -23,6 +23,7 @@ typedef struct {
     char root[MOST][ROOT], digests[MOST][1024]; /* of the lines of steps */
     uint64_t step[MOST];
     int again[MOST], n_begin, n_end;
+    const char *says; /* in its first line; null: anything */
 } ledger;
 
 static void name_file(ledger *l) {
@@ -37,6 +38,8 @@ static tess_status take(void *user, const char *line, uint64_t number) {
     ledger *l = user;
     (void)number;
     l->n_begin += strncmp(line, "{\"type\":\"begin\"", 15) == 0;
+    if (l->says && strncmp(line, "{\"type\":\"begin\"", 15) == 0)
+        assert_non_null(strstr(line, l->says));
     l->n_end += strncmp(line, "{\"type\":\"end\"", 13) == 0;
     if (strncmp(line, "{\"type\":\"step\"", 14) != 0)
         return TESS_OK;
@@ -233,6 +236,122 @@ static void test_chain__names_the_first_line_that_was_changed(void **state) {
     free(text);
 }
 
+/* Strategies keep gradients in several dtypes: each is digested as fp32, however a thread's part is cut into pieces. */
+static void test_ledger__a_narrow_gradient_is_digested_as_fp32(void **state) {
+    (void)state;
+    enum { N = 5000, FIRST = 77 };
+    static uint16_t narrow[N];
+    static float wide[N];
+    static const struct {
+        uint64_t from, n;
+    } parts[] = { { 0, N }, { 0, 2048 }, { 3, 2049 }, { 2047, 2 }, { 100, 4096 }, { N - 1, 1 }, { 9, 0 } };
+    for (uint32_t i = 0; i < N; i++) {
+        narrow[i] = (uint16_t)(i * 2654435761u >> 9);
+        uint32_t bits = (uint32_t)narrow[i] << 16;
+        memcpy(&wide[i], &bits, sizeof bits);
+    }
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        uint64_t got = 1, from = parts[i].from, n = parts[i].n;
+        uint64_t want = 1 + tess__digest(wide + from, 4, FIRST + from, n, 5);
+        values v = { .at = (char *)narrow, .dtype = TESS_BF16, .wide = 1, .first = FIRST, .seed = 5, .sum = &got };
+        digest_part(&v, from, n);
+        assert_int_equal(got, want);
+        got = 1; /* parameters and states are digested as they are */
+        v.wide = 0;
+        want = 1 + tess__digest(narrow + from, 2, FIRST + from, n, 5);
+        digest_part(&v, from, n);
+        assert_int_equal(got, want);
+        got = 1;
+        v = (values){ .at = (char *)wide, .dtype = TESS_F32, .wide = 1, .first = FIRST, .seed = 5, .sum = &got };
+        want = 1 + tess__digest(wide + from, 4, FIRST + from, n, 5);
+        digest_part(&v, from, n);
+        assert_int_equal(got, want);
+    }
+}
+
+static tess_status note_saved(void *user, const char *line, uint64_t number) {
+    char *path = user;
+    (void)number;
+    if (strncmp(line, "{\"type\":\"checkpoint\"", 20) == 0 && tess__chain_number(line, "step") == 2)
+        assert_true(tess__chain_member(line, "path", path, 128) > 0);
+    return TESS_OK;
+}
+
+/* With its whole path, so that it is found from elsewhere. A file that cannot grow ends the ledger and not the run. */
+static void test_ledger__names_checkpoints(void **state) {
+    (void)state;
+    char path[128] = "", folder[] = "/tmp/tessera-test-XXXXXX", command[64];
+    ledger l;
+    toy m;
+    tess__chain_read_info info;
+    name_file(&l);
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(chdir(folder), 0);
+    const tess_checkpoint_options to = { .struct_size = sizeof to, .dir = "." };
+    tess *t = open_toy(&m, &l, "adamw", "", 0);
+    train(t, &m, 0, 2, NULL);
+    assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+    assert_int_equal(tess_checkpoint_wait(t, NULL), TESS_OK);
+    train(t, &m, 2, 1, NULL);
+    assert_int_equal(tess_close(t), TESS_OK);
+    int fd = open(l.path, O_RDONLY);
+    assert_int_equal(tess__chain_read(fd, l.path, note_saved, path, &info), TESS_OK);
+    close(fd);
+    assert_true(strncmp(path, folder, strlen(folder)) == 0 && strcmp(path + strlen(folder), "/step-000002") == 0);
+    tess__proof_saved(NULL, path, 2); /* a run without a ledger */
+    assert_int_equal(chdir("/"), 0);
+    remove(l.path);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* By which the digests of a step are read. */
+static void test_ledger__begins_with_the_kinds_and_units_of_its_digests(void **state) {
+    (void)state;
+    ledger l;
+    toy m;
+    tess__chain_read_info info;
+    name_file(&l);
+    tess *t = open_toy(&m, &l, "adamw", "", 0);
+    train(t, &m, 0, 1, NULL);
+    assert_int_equal(tess_close(t), TESS_OK);
+    l.says = "\"kinds\":[\"parameter\",\"gradient\",\"exp_avg\",\"exp_avg_sq\"],\"units\":[\"embed\",\"h.0\",\"h.1\","
+             "\"h.2\"";
+    assert_int_equal(read_file(&l, &info), TESS_OK);
+    assert_int_equal(l.n_begin, 1);
+    remove(l.path);
+}
+
+static void open_refused(const char *path, const char *why) {
+    const tess_setting settings[] = { { "ledger", path } };
+    tess_options o = { .struct_size = sizeof o, .input_bytes = TOY_INPUT_BYTES, .settings = settings, .n_settings = 1 };
+    double loss;
+    char want[256];
+    tess *t = NULL;
+    toy m;
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(toy_declare(t, &m, 0), TESS_OK);
+    assert_int_equal(tess_shard(t, toy_fill, NULL), TESS_OK);
+    assert_int_equal(toy_pass(t, &m, TESS_PASS_TRAIN, 0, &loss), TESS_E_DATA); /* a run that only loads makes none */
+    snprintf(want, sizeof want, "TESSERA_LEDGER=%s: %s", path, why);
+    assert_string_equal(tess_last_error(), want);
+    assert_int_equal(tess_close(t), TESS_E_DATA);
+}
+
+static void test_ledger__a_file_that_cannot_be_one_is_refused(void **state) {
+    (void)state;
+    ledger l;
+    toy m;
+    name_file(&l);
+    tess *t = open_toy(&m, &l, "adamw", "", 0);
+    train(t, &m, 0, 1, NULL);
+    open_refused(l.path, "another run writes it");
+    assert_int_equal(tess_close(t), TESS_OK);
+    remove(l.path);
+    open_refused("/dev/null", "it is no file that can be read again");
+    open_refused("/no-such-folder/ledger", "No such file or directory");
+}
+
 static void test_ledger__without_the_option_nothing_is_there(void **state) {
     (void)state;
     ledger l;
@@ -326,6 +445,10 @@ int main(void) {
         cmocka_unit_test(test_ledger__of_another_run_is_refused),
         cmocka_unit_test(test_chain__names_the_first_line_that_was_changed),
         cmocka_unit_test(test_ledger__without_the_option_nothing_is_there),
+        cmocka_unit_test(test_ledger__a_narrow_gradient_is_digested_as_fp32),
+        cmocka_unit_test(test_ledger__names_checkpoints),
+        cmocka_unit_test(test_ledger__begins_with_the_kinds_and_units_of_its_digests),
+        cmocka_unit_test(test_ledger__a_file_that_cannot_be_one_is_refused),
         cmocka_unit_test(test_at_rest__a_bit_that_flips_between_steps_ends_the_run),
         cmocka_unit_test(test_at_rest__what_the_program_writes_is_no_alarm),
     };

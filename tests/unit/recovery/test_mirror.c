@@ -148,11 +148,40 @@ static void test_mirror__an_image_holds_every_shard_its_states_and_buffers(void 
     assert_int_equal(at - got, N - 1);
 }
 
+/* The first ones of a group at once, then with every step that the distance divides, before its first microbatch. */
+static void test_mirror__images_are_due_once_at_their_distance(void **state) {
+    (void)state;
+    static tess t;
+    static const struct {
+        int64_t taken;
+        uint64_t step;
+        int due;
+    } cases[] = { { -1, 0, 1 }, { -1, 4, 1 }, { 0, 0, 0 }, { 0, 1, 0 }, { 0, 2, 0 }, { 0, 3, 1 },
+                  { 3, 3, 0 },  { 3, 4, 0 },  { 3, 6, 1 }, { 4, 5, 0 }, { 4, 6, 1 }, { 1, 3, 1 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        t.plan.setup.mirror = 3;
+        t.mirror.taken = cases[i].taken;
+        t.step.steps_done = cases[i].step;
+        assert_int_equal(tess__mirror_is_due(&t, TESS_PASS_TRAIN), cases[i].due);
+        assert_int_equal(tess__mirror_is_due(&t, TESS_PASS_TRAIN | 16), cases[i].due);
+        assert_false(tess__mirror_is_due(&t, TESS_PASS_EVAL));
+        t.pass.microbatch = 1;
+        assert_false(tess__mirror_is_due(&t, TESS_PASS_TRAIN));
+        t.pass.microbatch = 0;
+        t.pass.pending_grads = 1;
+        assert_false(tess__mirror_is_due(&t, TESS_PASS_TRAIN));
+        t.pass.pending_grads = 0;
+        t.plan.setup.mirror = 0;
+        assert_false(tess__mirror_is_due(&t, TESS_PASS_TRAIN));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mirror__a_copy_is_with_the_next_of_the_circle),
         cmocka_unit_test(test_mirror__any_replica_of_a_shard_gives_it),
         cmocka_unit_test(test_mirror__the_newest_step_is_found_wherever_it_is),
+        cmocka_unit_test(test_mirror__images_are_due_once_at_their_distance),
         cmocka_unit_test(test_mirror__an_image_holds_every_shard_its_states_and_buffers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,7 +27,7 @@ typedef struct {                          /* what rank 0 says at the end */
 
 /* ---- as a rank ---- */
 
-static int own_rank, may_die, large;
+static int own_rank, may_die, large, dies_at = DIES_AT;
 
 #define CHECK(x)                                                                                                       \
     do                                                                                                                 \
@@ -46,7 +46,7 @@ static tess_status train(tess *t, toy *m, uint64_t from) {
         m->skip = i == 2 && !large ? 1 : 0; /* an order that deviates, so that one side has compiled anew */
         for (int64_t k = 0; !s && k < accum; k++)
             s = toy_pass(t, m, TESS_PASS_TRAIN, (i * accum + k) * w + tess_rank(t), &loss);
-        if (may_die && i == DIES_AT)
+        if (may_die && i == dies_at)
             raise(SIGKILL);
         if (!s)
             s = tess_step(t, &step);
@@ -73,6 +73,7 @@ static int be_rank(const char *victims) {
     toy m;
     own_rank = atoi(getenv("RANK"));
     large = *victims == 'L';
+    dies_at = *victims == 'E' ? 0 : DIES_AT;
     may_die = strchr(victims, '0' + own_rank) && !getenv("TESSERA_GENERATION");
     CHECK(!tess_open(&o, &t) && !toy_declare(t, &m, large ? TOY_LARGE : 0) && !tess_shard(t, toy_fill, NULL));
     tess_status s = tess_recover(t, &got);
@@ -143,11 +144,12 @@ static int32_t rank_of(const run *x, pid_t pid) {
     return -1;
 }
 
-/* Ranks that are killed are replaced, or left out when `fewer`. VICTIMS: their digits; behind an L of the large toy. */
+/* Ranks that are killed are replaced, or left out when `fewer`. VICTIMS: their digits; behind an L of the large toy,
+ * behind an E in the first step. */
 static results run_ranks(int32_t ranks, const char *victims, int fewer, const char *strategy) {
     run x = { .ranks = ranks };
     results got = { .digest = 0 };
-    int fd[2], status, dead = 0, left = ranks, going = (int)strlen(victims) - (*victims == 'L');
+    int fd[2], status, dead = 0, left = ranks, going = (int)strlen(victims) - (*victims > '9');
     int32_t members[MOST], n = 0;
     snprintf(x.path, sizeof x.path, "/tmp/test_recover-%d.sock", (int)getpid());
     snprintf(x.victims, sizeof x.victims, "%s", *victims ? victims : "-");
@@ -200,7 +202,7 @@ static void expect_recovery(int32_t ranks, const char *victims, int32_t fewer, c
         assert_int_equal(r.digest, whole->digest);
     assert_int_equal(r.recoveries, 1);
     assert_int_equal(r.ranks, fewer ? fewer : ranks);
-    assert_int_equal(r.step, DIES_AT);
+    assert_int_equal(r.step, *victims == 'E' ? 0 : DIES_AT);
     assert_in_range(r.lost, 0, 1); /* who is left may have stepped before it hears of the death */
 }
 
@@ -219,6 +221,7 @@ static void test_recover__another_process_takes_the_place_of_a_lost_rank(void **
     expect_fits(&two, 1, 0, 1, 1);
     expect_fits(&three, 1, 0, 1, 1); /* 2 do not divide 3 microbatches */
     expect_recovery(2, "0", 0, "full", &two);
+    expect_recovery(2, "E0", 0, "full", &two); /* from the images of step 0 */
     expect_recovery(3, "1", 0, "full", &three);
     expect_recovery(3, "2", 0, "none", &three);
     expect_recovery(3, "12", 0, "none", &three); /* one that is left gives to both */
@@ -229,6 +232,7 @@ static void test_recover__the_others_go_on_with_the_same_microbatches(void **sta
     results two = run_ranks(2, "", 0, "full"), four = run_ranks(4, "", 0, "full");
     expect_fits(&four, 2, 0, 2, 2); /* 2 and 1 */
     expect_recovery(2, "0", 1, "full", &two);
+    expect_recovery(2, "E1", 1, "full", &two); /* from the images of step 0 */
     expect_recovery(4, "23", 2, "full", &four);
     expect_recovery(4, "03", 2, "none", &four);
 }

@@ -116,8 +116,102 @@ static void test_group__what_the_ranks_say_must_fit(void **state) {
     tess__comms_leave_group(&c);
 }
 
+/* As tess__comms_create makes them. */
+static tess__comms comms_of(int32_t rank, int32_t n, int32_t shard_ranks) {
+    static tess_comm *const made[TESS__N_COMMS] = { (tess_comm *)said, (tess_comm *)(said + 1), (tess_comm *)(said + 2),
+                                                    (tess_comm *)(said + 3), (tess_comm *)(said + 4) };
+    tess__comms c = { .world = { .rank = rank, .nranks = n }, .shard_ranks = shard_ranks };
+    c.shard_rank = rank % shard_ranks;
+    c.replica_rank = rank / shard_ranks;
+    c.copy_groups = n / 2;
+    for (int i = 0; i < TESS__N_COMMS; i++)
+        c.list[i] = made[i];
+    return c;
+}
+
+/* The ranks of a communicator are this one and others that say the same. */
+static void check_members(const tess__comms *c, int which) {
+    int32_t size = tess__comms_size(c, which), self = -1;
+    for (int32_t i = 0; i < size; i++) {
+        int32_t rank = tess__comms_member(c, which, i);
+        assert_in_range(rank, 0, c->world.nranks - 1);
+        if (rank == c->world.rank)
+            self = i;
+        tess__comms theirs = comms_of(rank, c->world.nranks, c->shard_ranks);
+        assert_int_equal(tess__comms_size(&theirs, which), size);
+        assert_int_equal(tess__comms_member(&theirs, which, i), rank);
+        assert_true(i == 0 || rank > tess__comms_member(c, which, i - 1));
+    }
+    assert_true(self >= 0);
+    assert_int_equal(tess__comms_member(c, which, -1), -1); /* nobody stays nobody */
+}
+
+static void test_comms__members_are_numbered_alike_by_all(void **state) {
+    (void)state;
+    static const int kinds[] = { TESS__WORLD, TESS__SHARD, TESS__REPLICA, TESS__SHARD_SUMS, TESS__COPY };
+    for (int32_t n = 2; n <= RANKS; n++)
+        for (int32_t shard = 1; shard <= n; shard += 1)
+            for (int32_t r = 0; n % shard == 0 && r < n; r++) {
+                tess__comms c = comms_of(r, n, shard);
+                for (int k = 0; k < 5; k++)
+                    check_members(&c, kinds[k]);
+                assert_int_equal(tess__comms_size(&c, TESS__WORLD), n);
+                assert_int_equal(tess__comms_size(&c, TESS__SHARD), shard);
+                assert_int_equal(tess__comms_size(&c, TESS__REPLICA), n / shard);
+                assert_int_equal(tess__comms_size(&c, TESS__COPY), 2 + (n % 2 && r % (n / 2) == 0));
+                assert_int_equal(tess__comms_member(&c, TESS__SHARD, r % shard), r);
+                assert_int_equal(tess__comms_member(&c, TESS__REPLICA, r / shard), r);
+                assert_int_equal(tess__comms_member(&c, TESS__COPY, r / (n / 2)), r);
+                c.list[TESS__SHARD] = c.list[TESS__WORLD]; /* one group is all of them */
+                assert_int_equal(tess__comms_size(&c, TESS__SHARD), n);
+                assert_int_equal(tess__comms_member(&c, TESS__SHARD, n - 1), n - 1);
+            }
+}
+
+static void test_group__its_title_ends_within_its_room(void **state) {
+    (void)state;
+    choice mine = { .name = "a-name-of-thirty-one-characters" };
+    static int32_t members[RANKS];
+    static tess__comms c, as_it_was;
+    for (int name = 0; name < 2; name++)
+        for (int32_t first = 1; first > 0 && first <= 100000000; first *= 10)
+            for (c.world.nranks = 1; c.world.nranks <= RANKS; c.world.nranks++) {
+                for (int i = 0; i < RANKS; i++)
+                    members[i] = first + i;
+                c.members = members;
+                memset(c.title, 0, sizeof c.title);
+                as_it_was = c;
+                mine.name[name ? 1 : 31] = 0;
+                make_title(&c, &mine);
+                assert_in_range(strlen(c.title), 15, sizeof c.title - 1);
+                memset(c.title, 0, sizeof c.title);
+                assert_memory_equal(&c, &as_it_was, sizeof c);
+            }
+}
+
+static void test_comms__keys_are_of_the_engine_and_its_group(void **state) {
+    (void)state;
+    char key[64];
+    tess__comms c = comms_of(0, 2, 2);
+    tess__comms_rank_key(&c, "mismatch", 1, key, sizeof key);
+    assert_string_equal(key, "mismatch/1");
+    c.seat.engine = 1; /* the first is as if it were the only one */
+    tess__comms_key(&c, "x", key, sizeof key);
+    assert_string_equal(key, "x");
+    c.seat.engine = 2;
+    tess__comms_key(&c, "x", key, sizeof key);
+    assert_string_equal(key, "e2/x");
+    c.color = 5;
+    c.members = (int32_t[]){ 0, 1 };
+    tess__comms_rank_key(&c, "mismatch", 1, key, sizeof key);
+    assert_string_equal(key, "e2.5/mismatch/1");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_comms__members_are_numbered_alike_by_all),
+        cmocka_unit_test(test_group__its_title_ends_within_its_room),
+        cmocka_unit_test(test_comms__keys_are_of_the_engine_and_its_group),
         cmocka_unit_test(test_group__has_the_ranks_of_its_color_in_order_of_keys),
         cmocka_unit_test(test_group__is_named_by_few_of_many_ranks),
         cmocka_unit_test(test_group__a_negative_color_stays_outside),

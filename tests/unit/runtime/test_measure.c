@@ -46,6 +46,7 @@ static const setting settings[] = {
     { "TESSERA_OPTIMIZER", "adamw8bit:least=0" },
     { "TESSERA_AT_REST_DIGESTS", "1" },
     { "TESSERA_LEDGER", "/dev/null" },
+    { "TESSERA_AUDIT", "1/3" },
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
 

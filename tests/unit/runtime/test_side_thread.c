@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -16,6 +17,8 @@
 #include <unistd.h>
 
 #include <tessera/tessera.h>
+
+#include "core/runtime/side_thread.h"
 
 /* ---- a disk that can be held back ---------------------------------------------------------------------- */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -273,6 +276,42 @@ static void test_side_thread__the_end_of_the_program_waits(void **state) {
     close_run(&r);
 }
 
+static atomic_int ended, left_alone;
+
+static void end_after(void *ms) {
+    nanosleep(&(struct timespec){ .tv_nsec = 1000000L * *(int *)ms }, NULL);
+    atomic_fetch_add(&ended, 1);
+}
+
+static void note_left(void *ms) {
+    (void)ms;
+    if (atomic_fetch_add(&left_alone, 1) == 2)
+        _exit(atomic_load(&ended) == 3 ? 7 : 8);
+}
+
+/* Of several engines, too, whichever began or ends first; who is joined is not waited for. */
+static void test_side_thread__the_end_of_the_program_waits_for_all(void **state) {
+    (void)state;
+    static int ms[] = { 60, 1, 30, 1 };
+    static tess__side_thread threads[4];
+    int status = -1;
+    skip_after_fork();
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        is_forked = 1;
+        for (int i = 0; i < 4; i++)
+            if (tess__side_thread_start(&threads[i], end_after, note_left, &ms[i]))
+                _exit(9);
+        tess__side_thread_join(&threads[1]);
+        atomic_fetch_sub(&ended, 1);
+        exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 7);
+}
+
 /* It has no thread to wait for. */
 static void test_side_thread__a_child_of_fork_ends_at_once(void **state) {
     (void)state;
@@ -309,6 +348,7 @@ int main(void) {
         cmocka_unit_test(test_side_thread__a_save_that_may_be_skipped_is_skipped_only_meanwhile),
         cmocka_unit_test(test_side_thread__the_end_waits),
         cmocka_unit_test(test_side_thread__the_end_of_the_program_waits),
+        cmocka_unit_test(test_side_thread__the_end_of_the_program_waits_for_all),
         cmocka_unit_test(test_side_thread__a_child_of_fork_ends_at_once),
         cmocka_unit_test(test_side_thread__a_write_to_what_is_read_in_place_waits),
         cmocka_unit_test(test_side_thread__signals_do_not_reach_it),

@@ -47,7 +47,7 @@ static tess_status choose(check *c, const tess_param_view *p, tess_precision_cho
 }
 
 static int is_blocks(uint32_t dtype) {
-    return dtype == TESS_Q8;
+    return tess_dtype_is_blocks(dtype);
 }
 
 static void judge(check *c, const tess_param_view *p, const tess_precision_choice *x) {
@@ -64,14 +64,16 @@ static void judge(check *c, const tess_param_view *p, const tess_precision_choic
                "choose for %s: the master, %s, is narrower than compute, %s", of, tess_dtype_name(x->master),
                tess_dtype_name(x->compute));
     check_that(c, !is_blocks(x->master) && !is_blocks(x->compute) && !is_blocks(x->grad_local),
-               "choose for %s: q8 is to rest or to be computed in; it only travels", of);
+               "choose for %s: blocks are to rest or to be computed in; they only travel", of);
     check_that(
         c, !(is_blocks(x->gather) || is_blocks(x->grad_wire)) || (x->master == TESS_F32 && x->grad_local == TESS_F32),
-        "choose for %s: sends q8, of a master in %s and local gradients in %s, expected f32", of,
+        "choose for %s: sends blocks, of a master in %s and local gradients in %s, expected f32", of,
         tess_dtype_name(x->master), tess_dtype_name(x->grad_local));
     check_that(c, is_blocks(x->gather) || x->gather == x->compute,
                "choose for %s: gathers in %s what kernels read in %s", of, tess_dtype_name(x->gather),
                tess_dtype_name(x->compute));
+    check_that(c, x->rounding <= TESS_ROUND_STOCHASTIC, "choose for %s: rounding is %u, which is none", of,
+               x->rounding);
     check_that(c, x->struct_size == sizeof *x, "choose wrote struct_size");
 }
 
