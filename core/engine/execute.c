@@ -125,11 +125,28 @@ static tess_status end_planned(tess *t, const tess__instr *in) {
 
 /* ---- gradients ---- */
 
+/* The number of this microbatch among those of all ranks, as the sampler counts (docs/numbers.md, "Sums"). */
+static uint32_t leaf_number(const tess *t) {
+    const tess__setup *s = &t->plan.setup;
+    uint32_t rank = (uint32_t)t->comms.world.rank, k = (uint32_t)t->pass.microbatch;
+    return s->accum > 1 && !s->sync_each ? rank * (uint32_t)s->accum + k : k * (uint32_t)s->nranks + rank;
+}
+
 static tess_status cast_wire(tess *t, int32_t g) {
     const tess__group *group = &t->plan.layout.groups[g];
     int to = group->grad_shard == TESS_F32 ? TESS__WIRE : TESS__SHARD_GRAD;
-    return cast_elems(t, tess__address_of(t, TESS__GRAD, g), group->grad_local, tess__address_of(t, to, g),
-                      group->grad_wire, group->flat_elems);
+    const void *in[1] = { tess__address_of(t, TESS__GRAD, g) };
+    tess_rounding draws;
+    const tess_rounding *rounding = tess__rounding_of(t, g, 0, 1 + leaf_number(t), &draws);
+    tess_kernel k = { .kernel = TESS_K_CAST,
+                      .in_dtype = group->grad_local,
+                      .out_dtype = group->grad_wire,
+                      .n_in = 1,
+                      .in = in,
+                      .out = tess__address_of(t, to, g),
+                      .elems = group->flat_elems,
+                      .rounding = tess_dtype_is_blocks(group->grad_wire) ? rounding : NULL };
+    return tess__compute(t, &k);
 }
 
 static tess_status sum_full(tess *t, int32_t g) {
@@ -396,6 +413,8 @@ tess_status tess__execute(tess *t, int32_t *pc, int how_far) {
         tess_status s = run_instr(t, in);
         tess__range_end(t);
         TRY(s);
+        if (t->proof)
+            TRY(t->hooks->digest_instr(t, in));
         tess__tracing_instr(t, in, begin);
     }
 }

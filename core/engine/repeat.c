@@ -8,7 +8,6 @@
 #include "base/status.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- what can be recorded ---- */
@@ -162,19 +161,17 @@ static void go_back(tess *t, const tess_run_options *o, const before_pass *b) {
 }
 
 /* Finds the first rank that could not record, -1 if all could. Of several ranks all launch what they recorded, or none.
- */
-static tess_status find_failing(tess *t, int failed, int32_t *rank) {
+ * A step takes no memory for that, so of more ranks than these a failure is an error. */
+static tess_status find_failing(tess *t, tess_status own, int32_t *rank) {
+    char mine = own != TESS_OK, all[1 << 14] = { mine };
     int32_t n = t->comms.world.nranks;
-    char mine = (char)failed, *all = n > 1 ? malloc((size_t)n) : &mine;
     *rank = -1;
-    if (!all)
-        return tess__fail(TESS_E_NOMEM, "no memory for what %d ranks recorded", (int)n);
-    tess_status s = n > 1 ? tess__comms_exchange(&t->comms, "the recording of a pass", &mine, 1, all) : TESS_OK;
-    for (int32_t i = n - 1; !s && i >= 0; i--)
+    if (n > (int32_t)sizeof all)
+        return own;
+    TRY(n > 1 ? tess__comms_exchange(&t->comms, "the recording of a pass", &mine, 1, all) : TESS_OK);
+    for (int32_t i = n - 1; i >= 0; i--)
         *rank = all[i] ? i : *rank;
-    if (all != &mine)
-        free(all);
-    return s;
+    return TESS_OK;
 }
 
 /* From here on passes are called, on all ranks. `why`: of the rank that failed first, for the one line. */
@@ -202,10 +199,10 @@ static tess_status record_pass(tess *t, tess__recorded *r, const tess_run_option
     TRY(agree_on_pass(t, &r->key, 1));
     char why[512] = "";
     int32_t failing;
-    int failed = try_recording(t, r, o, calls) != TESS_OK;
-    if (failed)
+    tess_status s = try_recording(t, r, o, calls);
+    if (s)
         snprintf(why, sizeof why, "%s", tess_last_error());
-    TRY(find_failing(t, failed, &failing));
+    TRY(find_failing(t, s, &failing));
     if (failing >= 0)
         return call_instead(t, r, o, &before, calls, failing == t->comms.world.rank ? why : NULL);
     r->late = t->streams.passes[t->streams.pass];

@@ -11,11 +11,27 @@ static const void *gather_source(const tess *t, int32_t g, uint32_t *dtype) {
     return tess__address_of(t, group->low_copy ? TESS__LOW_COPY : TESS__MASTER, g);
 }
 
+const tess_rounding *tess__rounding_of(const tess *t, int32_t g, uint64_t first, uint32_t draw, tess_rounding *room) {
+    const tess__group *group = &t->plan.layout.groups[g];
+    *room = (tess_rounding){ .struct_size = sizeof *room,
+                             .n_runs = (uint32_t)group->n_params,
+                             .runs = t->transfers.runs ? t->transfers.runs + group->first_param : NULL,
+                             .first = first,
+                             .step = (uint32_t)t->step.steps_done,
+                             .draw = draw };
+    return group->draws ? room : NULL;
+}
+
 /* Casts the shard to what is gathered. */
 static tess_status cast_shard(tess *t, int32_t g, const void *from, uint32_t dtype, void *to, tess__executor *on) {
     const tess__group *group = &t->plan.layout.groups[g];
     const void *in[1] = { from };
+    int packs = tess_dtype_is_blocks(group->gather) && dtype == group->master;
+    tess_rounding draws;
+    const tess_rounding *rounding =
+        tess__rounding_of(t, g, (uint64_t)t->comms.shard_rank * group->shard_elems, 0, &draws);
     tess_kernel k = { .kernel = TESS_K_CAST,
+                      .rounding = packs ? rounding : NULL,
                       .in_dtype = dtype,
                       .out_dtype = group->gather,
                       .n_in = 1,

@@ -30,9 +30,11 @@ typedef struct {              /* const after tess_open */
     tess__given given;          /* the same, for every read of an option */
     const tess__given *callers; /* of the thread in tess_shard, while it runs */
     char *strategy, *optimizer, *activations;
-    char *ledger;       /* file of digests; null: none */
-    int digests_rest;   /* TESSERA_AT_REST_DIGESTS */
-    int audit_recovers; /* TESSERA_ON_AUDIT */
+    char *ledger;                 /* file of digests; null: none */
+    int digests_rest;             /* TESSERA_AT_REST_DIGESTS */
+    int audit_recovers;           /* TESSERA_ON_AUDIT */
+    char *detail, *detail_values; /* directory for one step's digests in detail; which tensor's elements too; or null */
+    uint64_t detail_step;
     int strict, plan_only;
     int on_nan;   /* TESS__NAN_… */
     double spike; /* 0: none is looked for */
@@ -95,6 +97,8 @@ typedef struct { /* functions of the rooms above, which the engine calls and doe
     tess_status (*digest_pass)(tess *);
     tess_status (*digest_step)(tess *);
     tess_status (*check_rest)(tess *);
+    tess_status (*digest_instr)(tess *, const tess__instr *); /* in detail: after each, and after the program's code */
+    tess_status (*digest_event)(tess *, const tess__event *);
     void (*end_digests)(tess *);
 } tess__hooks;
 
@@ -182,6 +186,9 @@ tess_status tess__widen(tess *, int32_t group, tess__executor *);       /* the g
 tess_status tess__shard_fetch(tess *, int32_t group, tess__executor *); /* ahead of the gather */
 tess_status tess__gradient_to_send(tess *, int32_t group, tess__executor *, void **source);
 void *tess__reduce_target(const tess *, int32_t group);
+/* How the group's blocks are rounded, from element `first` on; `draw`: 0 of parameters, 1 + g of microbatch g's leaf.
+ * null: to nearest. *room is what it points to. */
+const tess_rounding *tess__rounding_of(const tess *, int32_t group, uint64_t first, uint32_t draw, tess_rounding *room);
 float tess__mean_scale(const tess *); /* one over ranks times microbatches */
 tess__microbatch_sum tess__microbatch_sum_of(const tess *, int32_t group, int shards);
 /** Reduces on one rank, without a network and with the same rounding. */
@@ -263,6 +270,7 @@ static inline void tess__pass_over(tess *t, int train) {
 typedef tess_status tess__pass_fn(tess *, const tess_run_options *);
 tess_status tess__repeat_pass(tess *, const tess_run_options *, tess__pass_fn *calls);
 
+uint32_t tess__scope_dtype(const tess *, int32_t scope); /* block_call.c: in which its kernels compute */
 /** Notes that the program's own code runs now, for messages on other ranks if this one is lost in it. */
 void tess__doing_event(tess *, const tess__event *);
 /** ranges.c: begins a named range of the device's profiler; does nothing when none listens. Each has its end. */

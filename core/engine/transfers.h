@@ -22,7 +22,8 @@ typedef struct {
     tess__pool *host_pool;      /* of the work on the host, but not of `up`: one thread copies as fast */
     tess__in_flight *in_flight; /* by group or block */
     const void **arrived;       /* by rank of a group: room for where its blocks came */
-    tess_stream step_stream;    /* the compute stream, as the optimizer plugin knows it */
-    void *steps;                /* what that plugin has opened for steps there; null: it has none */
+    tess_place *runs;        /* by tess__layout.order: each parameter's elements; null: no group is rounded by draws */
+    tess_stream step_stream; /* the compute stream, as the optimizer plugin knows it */
+    void *steps;             /* what that plugin has opened for steps there; null: it has none */
 } tess__transfers;
 #endif

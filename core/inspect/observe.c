@@ -30,6 +30,7 @@ tess_status tess_ledger_peak(const tess *t, tess_ledger_point *out) {
     tess__ledger_point(&t->memory.ledger, &t->plan.layout, -1, TESS_LEDGER_PEAK, &p);
     if (t->pass.kind)
         p.pass = tess__pass_name(t->pass.program->kind);
+    p.held_bytes = t->memory.held ? t->memory.held->most : 0;
     TESS_GIVE(out, &p);
     return TESS_OK;
 }
@@ -44,6 +45,19 @@ tess_status tess_ledger_hook(tess *t, tess_ledger_fn fn, void *user) {
     TRY(tess__engine_check(t));
     t->recorder.ledger_hook = fn;
     t->recorder.ledger_user = user;
+    return TESS_OK;
+}
+
+tess_status tess_ledger_held(tess *t, tess_held_fn fn, void *user) {
+    TRY(tess__engine_check(t));
+    tess__held *held = fn ? calloc(1, sizeof *held) : NULL;
+    if (fn && !held)
+        return tess__fail(TESS_E_NOMEM, "no memory to book the program's own");
+    if (held)
+        *held = (tess__held){ .fn = fn, .user = user };
+    free(t->memory.held);
+    t->memory.held = held;
+    t->plan.holds = fn != NULL;
     return TESS_OK;
 }
 
@@ -147,6 +161,18 @@ tess_status tess_trace_each(tess *t, uint64_t step, tess_span_fn fn, void *user)
 
 /* ---- statistics ---- */
 
+/* It may have grown since the ledger changed. */
+static void put_held(const tess *t, tess_stats *s) {
+    tess__held *h = t->memory.held;
+    s->whole_peak_bytes = t->memory.ledger.most[TESS_DOMAIN_DEVICE];
+    if (!h)
+        return;
+    tess__held_ask(h, t->memory.ledger.total[TESS_DOMAIN_DEVICE]);
+    s->held_bytes = h->now;
+    s->held_peak_bytes = h->most;
+    s->whole_peak_bytes = h->whole > s->whole_peak_bytes ? h->whole : s->whole_peak_bytes;
+}
+
 static void put_plugins(const tess *t, tess_stats *s) {
     const tess__plugin_book *b = &t->selection.book;
     for (uint32_t d = 1; d < 3; d++) {
@@ -225,6 +251,7 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
     }
     put_disk(t, &s);
     put_plugins(t, &s);
+    put_held(t, &s);
     TRY(norm_of_step(t, &s.grad_norm));
     TESS_GIVE(out, &s);
     return TESS_OK;

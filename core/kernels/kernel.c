@@ -67,10 +67,14 @@ static tess_status check_scale(const tess_kernel *k, tess_error *error) {
     return TESS_OK;
 }
 
-/* What goes through blocks is a sum in f32 from its beginning. */
+/* Sums go through blocks only if they are f32 from their beginning; draws make blocks of f32. */
 static tess_status check_rounding(const tess_kernel *k, tess_error *error) {
     uint32_t both = TESS_KERNEL_Q8 | TESS_KERNEL_Q8E4M3, flags = k->flags & both;
     int f32_sum = k->in_dtype != TESS_F64 && k->in_dtype != TESS_I32 && k->in_dtype != TESS_I64;
+    if (tess__kernel_draws(k) && (k->in_dtype != TESS_F32 || !tess_dtype_is_blocks(k->out_dtype) ||
+                                  k->rounding->first % TESS_Q8_BLOCK || (k->rounding->n_runs && !k->rounding->runs)))
+        return tess_plugin_fail(error, TESS_E_INVALID, "cast from %s to %s by draws: from f32 to blocks, whole ones",
+                                tess_dtype_name(k->in_dtype), tess_dtype_name(k->out_dtype));
     if (k->kernel != TESS_K_TREE_SUM || !flags)
         return TESS_OK;
     if (flags == both || k->flags & TESS_KERNEL_CHAIN || !f32_sum)

@@ -235,6 +235,11 @@ static tess_precision_choice opaque_choice(void) {
                                     .accumulate = TESS_F32 };
 }
 
+static int draws_of(const tess_precision_choice *c) {
+    return c->rounding == TESS_ROUND_STOCHASTIC &&
+           (tess_dtype_is_blocks(c->gather) || tess_dtype_is_blocks(c->grad_wire));
+}
+
 /* Blocks of 8 bits are made of fp32, by the device. */
 static tess_status check_blocks(const tess__setup *s, const tess__param *p, const tess_precision_choice *c) {
     int gathers = tess_dtype_is_blocks(c->gather), sends = tess_dtype_is_blocks(c->grad_wire);
@@ -244,6 +249,7 @@ static tess_status check_blocks(const tess__setup *s, const tess__param *p, cons
                       .out_dtype = gathers ? c->gather : c->grad_wire };
     tess_need need = { .struct_size = sizeof need };
     tess_device_info info = { .struct_size = sizeof info };
+    const tess_rounding draws = { .struct_size = sizeof draws };
     if (!gathers && !sends)
         return TESS_OK;
     if (c->master != TESS_F32 || c->grad_local != TESS_F32)
@@ -251,13 +257,14 @@ static tess_status check_blocks(const tess__setup *s, const tess__param *p, cons
                           "parameter \"%s\": the precision plugin sends %s and %s in blocks of 8 bits, expected fp32",
                           p->name, tess_dtype_name(c->master), tess_dtype_name(c->grad_local));
     k.n_in = 1;
+    k.rounding = draws_of(c) ? &draws : NULL;
     if (s->device->kernel_need(s->device_ctx, &k, &need) == TESS_OK)
         return TESS_OK;
     s->device->describe(s->device_ctx, -1, &info, NULL);
     return tess__fail(TESS_E_UNSUPPORTED,
-                      "parameter \"%s\": TESSERA_PRECISION sends blocks of 8 bits, which device %s does not make: "
+                      "parameter \"%s\": TESSERA_PRECISION sends blocks of 8 bits%s, which device %s does not make: "
                       "TESSERA_DEVICE=cpu, or TESSERA_PRECISION=bf16",
-                      p->name, info.name);
+                      p->name, k.rounding ? " by draws" : "", info.name);
 }
 
 tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_precision_choice *c) {
@@ -279,6 +286,10 @@ tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_
         return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": the precision plugin gathers in a format of its own",
                           p->name);
     TRY(check_blocks(s, p, c));
+    if (c->rounding > TESS_ROUND_STOCHASTIC)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "parameter \"%s\": the precision plugin asks for rounding %u, which is none", p->name,
+                          c->rounding);
     if (1u << c->accumulate & NARROW_FLOATS)
         return tess__fail(TESS_E_UNSUPPORTED,
                           "parameter \"%s\": the precision plugin asks for sums in %s, expected fp32", p->name,
@@ -307,6 +318,7 @@ static tess_status join_step(tess__layout *l, const tess__setup *s, const tess__
 
 static int same_group(const tess__group *g, const tess_precision_choice *c, const tess_grain *step, int trainable) {
     return g->trainable == trainable && g->master == c->master && g->compute == c->compute && g->gather == c->gather &&
+           g->draws == draws_of(c) &&
            (!trainable || (g->grad_local == c->grad_local && g->grad_wire == c->grad_wire &&
                            memcmp(&g->step, step, sizeof *step) == 0));
 }
@@ -352,6 +364,7 @@ static tess_status join_group(tess__layout *l, const tess__setup *s, tess__param
                                        .master = c.master,
                                        .compute = c.compute,
                                        .gather = c.gather,
+                                       .draws = draws_of(&c),
                                        .pad = pad_of(&c, &step, trainable),
                                        .step = step,
                                        .low_copy = wants_copy(s, &c, trainable),

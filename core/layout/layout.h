@@ -28,6 +28,7 @@ typedef struct {
     int32_t unit;
     int trainable;
     uint32_t master, compute, gather, grad_local, grad_wire; /* dtypes; gather: compute, or blocks */
+    int draws;                                               /* parameters and leaves in blocks are rounded by draws */
     uint32_t grad_shard; /* of the sharded gradient: fp32, or the wire's where it is one leaf */
     uint64_t used_elems, shard_elems, flat_elems; /* flat = S * shard, zero padded behind used */
     int32_t first_param, n_params;                /* in tess__layout.order, ascending by offset */

@@ -158,11 +158,13 @@ void tess__book(tess__memory *m, const tess__buffer *b, const tess__program *p, 
     m->booked_bytes[b->role][b->index] = bytes;
     if (b->arena != TESS__STEP && is_reached(m, b))
         tess__unpoison(m->address[b->role][b->index], b->bytes);
+    tess__held_ask(m->held, m->ledger.total[TESS_DOMAIN_DEVICE]);
     tess__ledger_add(&m->ledger, b->domain, b->category, b->unit, bytes);
 }
 
 void tess__unbook(tess__memory *m, const tess__buffer *b) {
     m->booked[b->role][b->index] = 0;
+    tess__held_ask(m->held, m->ledger.total[TESS_DOMAIN_DEVICE]);
     tess__ledger_take(&m->ledger, b->domain, b->category, b->unit, m->booked_bytes[b->role][b->index]);
     if (b->arena != TESS__STEP && is_reached(m, b))
         tess__poison(m->address[b->role][b->index], b->bytes);
@@ -453,6 +455,7 @@ void tess__memory_free(tess__memory *m) {
             tess__device_free(m->device, &m->user[i]);
     tess__memory_release(m, 0);
     free_tables(m);
+    free(m->held);
 }
 
 void tess__memory_drop(tess__memory *m) {

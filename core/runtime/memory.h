@@ -3,6 +3,7 @@
 #ifndef TESS_MEMORY_H
 #define TESS_MEMORY_H
 #include "first_fit.h"
+#include "held.h"
 #include "measure.h"
 #include "offload_store.h"
 #include "readers/ledger.h"
@@ -46,6 +47,7 @@ typedef struct {
     int32_t n_overflow, cap_overflow;
     tess_buffer user[TESS__MAX_USER]; /* of tess_alloc; as many as the plan has */
     tess__ledger ledger;              /* measured */
+    tess__held *held;                 /* null: the program says nothing of its own */
     tess__needs comm_scratch;
 } tess__memory;
 

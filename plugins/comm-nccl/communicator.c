@@ -322,7 +322,7 @@ static void end_nccl(tess_comm *c) {
     pthread_mutex_unlock(&c->lock);
 }
 
-/* What still runs after an abort waits for work that is not NCCL's, and reads and writes the announcements. */
+/* Work behind an abort may wait for other work than NCCL's, and still uses the announcements. */
 static void free_when_idle(tess_comm *c) {
     if (nccl_wait_until_idle(c, kit_now_ns() + NCCL_PATIENCE_NS))
         nccl_free_chunks(c);

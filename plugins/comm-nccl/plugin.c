@@ -42,10 +42,12 @@ static tess_status nccl_need(void *ctx, const tess_plan_env *env, const tess_col
 
 /* Rough figures of GPUs that NVLink joins, else of one 400 Gb/s adapter per GPU. */
 static tess_status nccl_cost(void *ctx, const tess_plan_env *env, const tess_collective *call, int64_t *ns) {
-    (void)ctx;
+    const struct nccl_settings *settings = ctx;
     tess_collective c = kit_take_call(call, call->struct_size);
     int one_host = env->ranks_per_host <= 0 || env->ranks_per_host >= env->nranks;
     double w = env->nranks, bytes = (double)kit_bytes(&c), bytes_per_ns = one_host ? 300 : 40, sent;
+    if (env->nranks > 0 && nccl_way_of(&c, env->nranks, settings->sums).how == NCCL_WIDENED)
+        bytes *= 2; /* fp32 of 16 bits */
     switch (c.op) {
     case TESS_ALL_GATHER:
     case TESS_REDUCE_SCATTER:

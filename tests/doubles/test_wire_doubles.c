@@ -329,13 +329,28 @@ static const struct sum native[] = {
     { TESS_ALL_REDUCE, TESS_BF16, TESS_BF16, 64 * 1024 + 7, 0, 0.5, 1, 0 },
 };
 
+/* What a reduction of that many elements is said to take. */
+static int64_t cost_of(uint32_t dtype) {
+    const struct sum s = { TESS_REDUCE_SCATTER, dtype, TESS_F32, 64 * MI, 1, 0.5, 1, 0 };
+    tess_plan_env env = { .struct_size = sizeof env, .nranks = RANKS };
+    tess_collective c = call_of(&s);
+    int64_t ns = 0;
+    setenv("PROBE_SUMS", sums_by, 1);
+    MUST(plugin_host_load(&ops, &ctx, &error));
+    MUST(ops->cost(ctx, &env, &c, &ns) == TESS_OK);
+    ops->close(ctx);
+    return ns;
+}
+
 static void sums_of_nccl_in_fp32(void) {
     sums_by = "fp32";
+    MUST(cost_of(TESS_BF16) == cost_of(TESS_F32));
     do_sums(widened, sizeof widened / sizeof *widened);
 }
 
 static void sums_of_nccl_native(void) {
     sums_by = "native";
+    MUST(cost_of(TESS_BF16) < cost_of(TESS_F32));
     do_sums(native, sizeof native / sizeof *native);
 }
 

@@ -42,6 +42,8 @@ run TESSERA_WIRE8_SENDS=parameters TESSERA_WIRE8_COMPUTE=bf16 -- --precision wir
 [ "$digest" != "$by_argument" ] || fail "TESSERA_WIRE8_COMPUTE makes no difference"
 run TESSERA_WIRE8_SENDS=parameters TESSERA_WIRE8_FORMAT=fp8 -- --precision wire8
 [ "$digest" != "$by_argument" ] || fail "TESSERA_WIRE8_FORMAT makes no difference"
+run TESSERA_WIRE8_SENDS=parameters TESSERA_WIRE8_ROUNDING=stochastic -- --precision wire8
+[ "$digest" != "$by_argument" ] || fail "TESSERA_WIRE8_ROUNDING makes no difference"
 expect 3 env TESSERA_BF16_WIRE=fp8 "$TESSERA" train linear -n 2 --steps 1 --precision bf16
 toy() { "$TESSERA" run -n 2 --no-prefix -- "$BUILD/tests/support/toy" hooks-fp32; }
 toy_digest() { sed -n 's/^digest=\([0-9a-f]*\) .*/\1/p' out; }
@@ -95,6 +97,10 @@ bad "TESSERA_GLOO_HOSTNAM is set, but comm plugin gloo has no such option; did y
 [ ! -e "$BUILD/plugins/libtessera-comm-nccl.so" ] ||
   bad "TESSERA_NCCL_APART is '2', expected 0, 1, no, yes, off, on, false or true" TESSERA_NCCL_APART=2 --comm nccl
   bad "TESSERA_NCCL_WINDOWS is 'all', expected 0, 1, no, yes, off, on, false or true" TESSERA_NCCL_WINDOWS=all --comm nccl
+[ ! -e "$BUILD/plugins/libtessera-comm-nccl.so" ] ||
+  bad "TESSERA_NCCL_SUMS is 'half', expected one of fp32|native|tree" TESSERA_NCCL_SUMS=half --comm nccl
+[ ! -e "$BUILD/plugins/libtessera-comm-nccl.so" ] ||
+  bad "TESSERA_NCCL_SHARED_GPU is 'two', expected 0, 1, no, yes, off, on, false or true" TESSERA_NCCL_SHARED_GPU=two --comm nccl
 bad 'offload cpu: fraction is "1.5", expected a finite number from 0 to 1' X=1 --offload cpu:fraction=1.5
 bad 'offload cpu: "param" is no setting, expected params|grads|optimizer|all, fraction=…, pinned=…' X=1 --offload cpu:param
 bad 'precision bf16: wire is "fp8", expected one of bf16|fp32' X=1 --precision bf16:wire=fp8

@@ -251,7 +251,7 @@ static unsigned char plain_comm(void) {
  * microbatches matters, one rank has them all, up to eight: what the toy notes of more is no longer small. */
 static cell plain_of(const cell *c) {
     cell plain = *c;
-    static const int first[] = { DEVICE, OFFLOAD, ACTIVATIONS, API, PREFETCH, COPY, STRICT };
+    static const int first[] = { DEVICE, OFFLOAD, ACTIVATIONS, API, PREFETCH, COPY, STRICT, AUDIT };
     for (size_t i = 0; i < sizeof first / sizeof first[0]; i++)
         plain.v[first[i]] = 0;
     plain.v[WRAP] = 1;

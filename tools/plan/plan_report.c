@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "core/readers/last_run.h"
 #include "core/readers/ledger.h"
 #include "core/readers/planned.h"
 #include "core/readers/stated.h"
@@ -20,7 +21,8 @@ typedef struct { /* all facts of a report, collected once */
     uint64_t resting[TESS__DOMAINS][16];
     uint64_t backend; /* upper bound of the comm plugin's own memory per communicator */
     int32_t communicators;
-    int over; /* 1: the plan exceeds its budget */
+    tess__last_run last; /* of this program, which holds memory that is in no plan */
+    int over;            /* 1: the plan exceeds its budget */
     double seconds;
     plan_fullest fullest;
     plan_alive alive;
@@ -65,6 +67,8 @@ static tess_status gather(const plan_source *s, tess_status over, facts *f) {
     for (int32_t i = 0; i < f->plan->n_user; i++)
         f->resting[TESS_DOMAIN_DEVICE][TESS_CAT_ACTIVATION] += f->plan->user_bytes[i];
     f->backend = tess__stated_bytes(f->plan);
+    if (f->plan->holds)
+        f->last = tess__last_run_find(&f->plan->model);
     f->communicators = tess__n_communicators(&f->plan->setup);
     f->domain = f->stats.planned_peak_bytes[TESS_DOMAIN_DEVICE] ? TESS_DOMAIN_DEVICE : TESS_DOMAIN_HOST;
     f->fullest = plan_fullest_find(f->plan, f->domain);
@@ -189,10 +193,31 @@ static void print_backend(FILE *out, const facts *f) {
             tool_bytes_text(backend_total(f), size), each);
 }
 
+static void print_held(FILE *out, const facts *f) {
+    char size[32];
+    if (!f->plan->holds)
+        return;
+    fprintf(out, "not planned: activations and other memory that the program's library allocates; ");
+    if (f->last.ranks)
+        fprintf(out, "rank 0 of the last run, of %" PRId32 ", held at most %s\n", f->last.ranks,
+                tool_bytes_text(f->last.held_bytes, size));
+    else
+        fprintf(out, "no run is known that says how much\n");
+}
+
+static void put_held(json_out *j, const facts *f) {
+    json_bool(j, "unplanned", f->plan->holds);
+    if (!f->last.ranks)
+        return;
+    json_uint(j, "last_run_held_bytes", f->last.held_bytes);
+    json_uint(j, "last_run_ranks", (uint64_t)f->last.ranks);
+}
+
 static void put_backend(json_out *j, const facts *f) {
     json_uint(j, "backend_bytes", f->backend);
     json_uint(j, "backend_total_bytes", backend_total(f));
     json_uint(j, "communicators", (uint64_t)f->communicators);
+    put_held(j, f);
 }
 
 static void print_tables(FILE *out, const facts *f) {
@@ -214,6 +239,7 @@ static void print_tables(FILE *out, const facts *f) {
     if (f->source->note[0])
         fprintf(out, "%s\n", f->source->note);
     print_backend(out, f);
+    print_held(out, f);
     print_peak(out, f);
     if (f->largest >= 0)
         fprintf(out, "the largest unit: %s, %s unsharded\n", f->largest_info.name,

@@ -380,6 +380,19 @@ typedef struct {
 } tess_optimizer;
 enum { TESS_PREPARED_BYTES = 128 };
 
+typedef struct { /* one parameter's elements; ascending, disjoint, each from the beginning of a block on */
+    uint64_t first, elems; /* in the group's flat buffer */
+    uint64_t at;           /* the number of its first element in the model: whatever the units, the strategy and the ranks */
+} tess_place;
+/* CAST to blocks, since 1.1: each element is rounded up or down by a draw of its own, of its number in the model, `step`
+ * and `draw` (docs/kernels.md). Elements of no run are 0. in[0] begins at element `first` of the flat buffer. */
+typedef struct {
+    uint32_t struct_size, n_runs;
+    const tess_place *runs;
+    uint64_t first;
+    uint32_t step, draw;
+} tess_rounding;
+
 /* Formulas, summation order and rounding are the core's, in docs/numbers.md: the same bits on every device.
  *   CAST        out = in[0] in out_dtype, round to nearest even; scale 0 or 1. To blocks from f32; from them to f32, bf16, f16
  *   TREE_SUM    out = T(in[0 … n_in-1]) * scale in the tree order; scale 0 means 1. Blocks as out: of a sum in f32, not scaled
@@ -402,6 +415,7 @@ typedef struct {
     const tess_optimizer *optimizer;
     void *scratch; /* as much as kernel_need asked for, from the arena */
     uint64_t scratch_bytes;
+    const tess_rounding *rounding; /* since 1.1. null: to nearest even */
 } tess_kernel;
 
 typedef struct {
@@ -488,7 +502,9 @@ typedef struct {
  * blocks are counted from the parameter's first element: no block is parted between ranks. */
 typedef struct {
     uint32_t struct_size, master, compute, gather, grad_local, grad_wire, accumulate;
+    uint32_t rounding; /* since 1.1: of parameters and leaves in blocks, TESS_ROUND_… */
 } tess_precision_choice;
+enum { TESS_ROUND_NEAREST, TESS_ROUND_STOCHASTIC };
 /* A scale of losses, so that small gradients are no zeros in a dtype of few exponents. Numbers are powers of two: gradients
  * are unscaled exactly. A step whose gradients are not finite is left out and multiplies the scale by `backoff`; `every`
  * finite ones in a row multiply it by `growth`. At `least` such a step is what TESSERA_ON_NAN says. */
@@ -720,10 +736,11 @@ TESS_PIN(tess_comm_ops, 168, abort, 72, mem_share, 160);
 TESS_PIN(tess_device_info, 160, numa_node, 32, id, 108);
 TESS_PIN(tess_segment, 32, lr, 4, momentum, 28);
 TESS_PIN(tess_optimizer, 72, beta1, 32, not_finite, 64);
-TESS_PIN(tess_kernel, 120, out2, 40, scratch_bytes, 112);
+TESS_PIN(tess_rounding, 32, runs, 8, draw, 28);
+TESS_PIN(tess_kernel, 128, out2, 40, rounding, 120);
 TESS_PIN(tess_device_ops, 224, stream_create, 64, range_pop, 216);
 TESS_PIN(tess_param_view, 56, elems, 24, group, 52);
-TESS_PIN(tess_precision_choice, 28, grad_wire, 20, accumulate, 24);
+TESS_PIN(tess_precision_choice, 32, grad_wire, 20, rounding, 28);
 TESS_PIN(tess_loss_scaling, 24, init, 8, least, 20);
 TESS_PIN(tess_precision_ops, 32, choose, 16, loss_scaling, 24);
 TESS_PIN(tess_module_view, 48, order, 20, subtree_elems, 40);

@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/support/ranks.h"
 #include "tests/support/toy.h"
@@ -115,6 +116,36 @@ static int not_finite(int who, float clip) {
              clip > 0 ? ": the gradient norm is nan" : " leaves values that are not finite", who,
              (unsigned long long)first.at, clip > 0 ? "the gradient of" : "parameter");
     CHECK(!first.at == !who && (!found || says(expected)));
+    tess_close(t);
+    return 0;
+}
+
+/* Where the run goes on, rank 0 says it, once. */
+static int warned(void) {
+    tess *t = NULL;
+    toy m;
+    double loss;
+    char said[4096];
+    poison bad = { own_rank == 1 ? "h.0.weight" : "", NAN, 0, 0 };
+    tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f, .clip_norm = 1 };
+    FILE *f = tmpfile();
+    int kept = dup(2);
+    setenv("TESSERA_ON_NAN", "warn", 1);
+    setenv("TESSERA_LOG", "warning", 1);
+    CHECK(f && !open_toy(&t, &m, 0, TOY_LARGE));
+    dup2(fileno(f), 2);
+    tess_status s = TESS_OK;
+    for (int i = 0; i < 3 && !s; i++) {
+        s = toy_pass(t, &m, TESS_PASS_TRAIN, own_rank, &loss);
+        s = s ? s : tess_each_owned(t, TESS_OF_GRAD | TESS_OF_WRITE, spoil, &bad);
+        s = s ? s : tess_step(t, &step);
+    }
+    dup2(kept, 2);
+    rewind(f);
+    said[fread(said, 1, sizeof said - 1, f)] = 0;
+    const char *first = strstr(said, "the run goes on, and this is said once");
+    CHECK(!s && (own_rank ? !*said : first && !strstr(first + 1, "not finite") && strstr(said, "rank 1, unit h.0")));
+    fclose(f);
     tess_close(t);
     return 0;
 }
@@ -244,6 +275,8 @@ static int be_rank(char **argv) {
         return part_ways(atoi(argv[2]), argv[3]);
     if (strcmp(argv[1], "not-finite") == 0)
         return not_finite(atoi(argv[2]), (float)atof(argv[3]));
+    if (strcmp(argv[1], "warned") == 0)
+        return warned();
     if (strcmp(argv[1], "not-finite-matrix") == 0)
         return not_finite_matrix(atoi(argv[2]));
     return strcmp(argv[1], "loads") == 0 ? loads(argv[2], argv[3], argv[4]) : saves(argv[2]);
@@ -304,6 +337,7 @@ static void test_two_ranks__who_has_the_value_that_is_not_finite_is_named(void *
     expect_ranks(3, "not-finite", "0", "1", "");
     expect_ranks(3, "not-finite", "1", "0", "");
     expect_ranks(3, "not-finite", "2", "1", "");
+    expect_ranks(2, "warned", "", "", "");
 }
 
 static void test_two_ranks__what_newton_schulz_makes_nan_is_named_where_it_rests(void **state) {

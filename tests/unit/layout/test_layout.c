@@ -209,7 +209,7 @@ static void refused(const tess_precision_ops *precision, const tess_offload_ops 
 static void test_layout__formats_of_its_own_are_refused(void **state) {
     (void)state;
     const tess_precision_ops precision = { .struct_size = sizeof precision, .choose = choose };
-    const tess_precision_choice plain = { sizeof plain, TESS_F32, TESS_F32, TESS_F32, TESS_F32, TESS_F32, TESS_F32 };
+    const tess_precision_choice plain = { sizeof plain, TESS_F32, TESS_F32, TESS_F32, TESS_F32, TESS_F32, TESS_F32, 0 };
     const char *text = "parameter \"a.w\": the precision plugin gathers in a format of its own";
     chosen = plain;
     refused(&precision, NULL, NULL);
