@@ -178,7 +178,7 @@ static tess_status put_states(tess *t, tess__detail *d, int32_t g, tensor x) {
     return TESS_OK;
 }
 
-/* What rests between steps, and what a step leaves. */
+/* Parameters, copies and states, as they rest between steps. */
 static tess_status put_rest(tess *t, tess__detail *d, int32_t g, tensor x) {
     const tess__group *group = &t->plan.layout.groups[g];
     x.microbatch = -1;

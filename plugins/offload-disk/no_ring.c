@@ -4,8 +4,8 @@
 
 #include <errno.h>
 
-int disk_ring_open(disk_ring **out, tess_store *store, const disk_file *file, uint32_t depth) {
-    (void)out, (void)store, (void)file, (void)depth;
+int disk_ring_open(disk_ring **out, disk_queue *queue, uint32_t depth) {
+    (void)out, (void)queue, (void)depth;
     return ENOSYS;
 }
 

@@ -8,8 +8,7 @@
 
 struct disk_ring {
     struct io_uring uring;
-    tess_store *store;
-    const disk_file *file;
+    disk_queue *queue;
     int fixed; /* the file is registered */
     uint32_t depth, in_flight;
     struct {
@@ -24,7 +23,7 @@ static uint32_t first_free(const disk_ring *r) {
     return r->slots[r->depth].next_free;
 }
 
-int disk_ring_open(disk_ring **out, tess_store *store, const disk_file *file, uint32_t depth) {
+int disk_ring_open(disk_ring **out, disk_queue *queue, uint32_t depth) {
     disk_ring *r = calloc(1, sizeof *r + (depth + 1) * sizeof *r->slots);
     if (!r)
         return ENOMEM;
@@ -33,10 +32,9 @@ int disk_ring_open(disk_ring **out, tess_store *store, const disk_file *file, ui
         free(r);
         return -failed;
     }
-    r->store = store;
-    r->file = file;
+    r->queue = queue;
     r->depth = depth;
-    r->fixed = io_uring_register_files(&r->uring, &file->fd, 1) == 0;
+    r->fixed = io_uring_register_files(&r->uring, &queue->file->fd, 1) == 0;
     for (uint32_t i = 0; i <= depth; i++)
         r->slots[i].next_free = i == depth ? 0 : i + 1;
     *out = r;
@@ -55,7 +53,7 @@ static void ask(disk_ring *r, uint32_t slot) {
     const disk_block *b = &r->slots[slot].block;
     uint64_t done = r->slots[slot].done;
     struct io_uring_sqe *e = io_uring_get_sqe(&r->uring);
-    int fd = r->fixed ? 0 : r->file->fd;
+    int fd = r->fixed ? 0 : r->queue->file->fd;
     unsigned bytes = (unsigned)(b->bytes - done);
     if (b->op == TESS_STORE_READ)
         io_uring_prep_read(e, fd, b->memory + done, bytes, b->at + done);
@@ -72,12 +70,12 @@ static void begin(disk_ring *r, const disk_block *b) {
     r->slots[slot].block = *b;
     r->slots[slot].done = 0;
     r->in_flight++;
-    disk_block_begins(r->store, b);
+    disk_block_begins(r->queue, b);
     ask(r, slot);
 }
 
 static void end(disk_ring *r, uint32_t slot, tess_error *e) {
-    disk_block_ends(r->store, &r->slots[slot].block, e);
+    disk_block_ends(r->queue, &r->slots[slot].block, e);
     r->slots[slot].next_free = first_free(r);
     r->slots[r->depth].next_free = slot;
     r->in_flight--;
@@ -90,7 +88,7 @@ static void take_result(disk_ring *r, uint32_t slot, int result) {
     if (result > 0)
         r->slots[slot].done += (uint32_t)result;
     if (result <= 0 && result != -EINTR && result != -EAGAIN)
-        disk_file_failed(r->file, b->op, b->at + r->slots[slot].done, -result, &e);
+        disk_file_failed(r->queue->file, b->op, b->at + r->slots[slot].done, -result, &e);
     else if (r->slots[slot].done < b->bytes) {
         ask(r, slot);
         return;
@@ -111,7 +109,7 @@ static void take_results(disk_ring *r) {
 void disk_ring_work(disk_ring *r) {
     disk_block b;
     for (;;) {
-        while (r->in_flight < r->depth && disk_block_take(r->store, &b, r->in_flight == 0))
+        while (r->in_flight < r->depth && disk_block_take(r->queue, &b, r->in_flight == 0))
             begin(r, &b);
         if (!r->in_flight)
             return; /* the store closes */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A rank's store: one file without a name, requests to read and write it, and threads that do so in blocks. */
+/* A rank's store: one file without a name, sums of what is in it, and who reads and writes it in blocks. */
 #ifndef DISK_STORE_H
 #define DISK_STORE_H
 #include "plugin_base.h"
@@ -51,11 +51,6 @@ void disk_sums_note(const disk_sums *, const disk_block *); /* before it is writ
 /** Compares what was read. TESS_E_DATA names the offset of the first piece that is another. */
 tess_status disk_sums_check(const disk_sums *, const disk_file *, const disk_block *, tess_error *);
 uint64_t disk_sums_bytes(uint64_t stored_bytes); /* memory for them */
-
-/** For threads and the ring: the next block of the queue. With `wait`, waits for one, and 0 is the store's end. */
-int disk_block_take(tess_store *, disk_block *, int wait);
-void disk_block_begins(const tess_store *, const disk_block *);            /* before it is read or written */
-void disk_block_ends(tess_store *, const disk_block *, tess_error *error); /* with code 0: it was moved whole */
 
 /** The slots of tess_offload_ops. */
 tess_status disk_store_open(const disk_settings *, const tess_store_config *, tess_store **out, uint64_t *obtained,

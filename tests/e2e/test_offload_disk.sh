@@ -50,6 +50,15 @@ for io in threads auto,depth=1 auto,depth=256; do
   trains --offload "disk:files,io=$io"
   [ "$digest" = "$first" ] || fail "io=$io: $digest, not $first"
 done
+(
+  export TESSERA_OFFLOAD_DISK_DIR=files TESSERA_OFFLOAD_DISK_VERIFY=0 TESSERA_OFFLOAD_DISK_FRACTION=0.5
+  export TESSERA_OFFLOAD_DISK_IO=threads TESSERA_OFFLOAD_DISK_THREADS=2 TESSERA_OFFLOAD_DISK_DEPTH=3
+  trains --offload disk
+  [ "$digest" = "$first" ] || fail "by variables: $digest, not $first"
+  part=$(field peak_disk_bytes)
+  trains --offload disk:fraction=1
+  [ "$part" -gt 0 ] && [ "$(field peak_disk_bytes)" -gt "$part" ] || fail "half of the units take $part bytes: $line"
+) || exit 1
 without_uring=$BUILD/tests/support/without_uring
 if "$without_uring" true 2> /dev/null; then
   # shellcheck disable=SC2086
@@ -114,8 +123,10 @@ starts() {
   pid=$!
   within 60 begun || fail "nothing is trained: $(cat err)"
 }
+gone() { ! kill -0 "$pid" 2> /dev/null; }
 ends() {
   local got=0
+  within 30 gone || { kill -9 "$pid"; fail "goes on as if nothing were wrong, and is to end with $1"; }
   wait "$pid" || got=$?
   [ "$got" = "$1" ] || fail "exit code $got, expected $1: $(cat err)"
   [ -z "$(ls -A files)" ] || fail "files are left: $(ls -A files)"

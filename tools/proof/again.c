@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "again.h"
 
-#include <dirent.h>
 #include <errno.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,27 +25,31 @@ tess_status again_place_make(again_place *p) {
     return TESS_OK;
 }
 
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at) {
+    (void)st;
+    (void)type;
+    (void)at;
+    return remove(path);
+}
+
 void again_place_remove(const again_place *p) {
-    DIR *dir = p->dir[0] ? opendir(p->dir) : NULL;
-    const struct dirent *e;
-    while (dir && (e = readdir(dir)))
-        unlinkat(dirfd(dir), e->d_name, 0);
-    if (dir) {
-        closedir(dir);
-        rmdir(p->dir);
-    }
+    if (p->dir[0])
+        nftw(p->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 static char **make_environment(const again_place *p, const again_how *h) {
-    char to[24], every[24];
+    char to[24], every[24], saved[PATH_MAX];
     snprintf(to, sizeof to, "%" PRIu64, h->step);
     snprintf(every, sizeof every, "%" PRIu64, h->every ? h->every : 1);
-    tess_setting extra[8] = {
+    snprintf(saved, sizeof saved, "%s/saved", p->dir);
+    tess_setting extra[9] = {
         { "replay", to }, { "ledger-every", every }, { "ledger", p->ledger }, { "replay-ledger", p->ledger }
     };
     uint32_t n = 4;
     if (h->from)
         extra[n++] = (tess_setting){ "replay-from", h->from };
+    if (h->saves)
+        extra[n++] = (tess_setting){ "replay-save", saved };
     if (h->detail) {
         extra[n++] = (tess_setting){ "detail", p->dir };
         extra[n++] = (tess_setting){ "detail-step", to };

@@ -10,12 +10,13 @@ typedef struct { /* a temporary folder */
     char dir[PATH_MAX - 32], ledger[PATH_MAX];
 } again_place;
 tess_status again_place_make(again_place *);
-void again_place_remove(const again_place *); /* and all files in it; never made is fine */
+void again_place_remove(const again_place *); /* and all in it; never made is fine */
 
 typedef struct {
     uint64_t step;      /* the command ends after it */
     uint64_t every;     /* of its ledger */
     const char *from;   /* checkpoint, or "none"; null: as the command says */
+    int saves;          /* checkpoints, in the folder */
     int detail;         /* digests of that step in detail, in the folder */
     const char *values; /* key of the tensor whose elements are written too; null: none */
 } again_how;

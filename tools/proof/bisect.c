@@ -9,11 +9,12 @@
 
 #include "again.h"
 #include "detail.h"
+#include "output.h"
 #include "tools/commands.h"
 #include "tools/support/command_line.h"
 #include "tools/support/say.h"
 
-enum { KEY_STEP = 0x100 };
+enum { KEY_STEP = 0x100, KEY_JSON };
 
 typedef struct {      /* one of the two runs */
     const char *name; /* its ledger, or A or B */
@@ -30,6 +31,8 @@ typedef struct {
     side sides[2]; /* the first n_paths have a ledger, the last n_commands a command */
     int n_paths, n_commands;
     uint64_t step; /* 0: the last */
+    const char *json;
+    proof_output output;
 } arguments;
 
 /* ---- arguments ------------------------------------------------------------------------------------- */
@@ -72,6 +75,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case KEY_STEP: return take_step(a, state, text);
+    case KEY_JSON: a->json = text ? text : "1"; return 0;
     case ARGP_KEY_ARG:
         if (strcmp(state->argv[state->next - 2], "--") == 0) {
             char **words = state->argv + state->next - 1;
@@ -92,11 +96,14 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 }
 
 static const struct argp_option options[] = { { "step", KEY_STEP, "N", 0, "compares up to this step; unset: all", 0 },
+                                              { "json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL,
+                                                "one JSON object, to FILE; no FILE: standard output", 0 },
                                               { NULL, 0, NULL, 0, NULL, 0 } };
 
 static const tool_page page = {
     .command = "bisect",
-    .usage = "LEDGER LEDGER [-- COMMAND [-- COMMAND]]\nLEDGER -- COMMAND\n-- COMMAND -- COMMAND",
+    .usage = "[OPTION…] LEDGER LEDGER [-- COMMAND [-- COMMAND]]\n[OPTION…] LEDGER -- COMMAND\n[OPTION…] -- COMMAND -- "
+             "COMMAND",
     .doc =
         "Finds the first step in which two runs differ, by ledgers of digests, which runs write with --ledger. A run "
         "without a ledger is run. Where both have a command, that step is run again with digests after every "
@@ -134,7 +141,7 @@ static tess_status obtain(side *s, uint64_t step) {
     if (s->path)
         return proof_read(s->path, &s->ledger);
     TRY(again_place_make(&s->first));
-    again_how how = { .step = step ? step : INT64_MAX };
+    again_how how = { .step = step ? step : INT64_MAX, .saves = 1 };
     tool_say(SAY_INFO, "runs %s", s->name);
     TRY(again_run(s->command, &s->first, &how, &code));
     TRY(read_run(s->first.ledger, s->name, code, &s->ledger));
@@ -169,55 +176,114 @@ static tess_status run_again(side *s, uint64_t step, const char *key) {
     return detail_read(s->again.dir, key != NULL, key ? &s->values : &s->lines);
 }
 
-static void say_side(const side *s, const detail_line *l, const char *value) {
-    char number[64], bits[32];
-    detail_number(l, value, number, bits, sizeof bits);
-    printf("  %s: %s (%s, %s)\n", s->name, number, l->dtype, bits);
+static uint64_t steps_again(const arguments *a) {
+    return a->sides[0].steps + a->sides[1].steps;
 }
 
-static void say_place(const detail_line *l, uint64_t step, int32_t rank) {
-    printf("different: step %" PRIu64 ", rank %d", step, rank);
-    if (l->microbatch >= 0)
-        printf(", microbatch %d", l->microbatch);
-    printf(", %s: %s of %s", l->instruction, l->what, l->tensor);
-}
-
-static void say_end(const arguments *a, const detail_line *l) {
-    printf("  instruction %" PRIu64 " of the step%s%s; %" PRIu64 " steps were run again\n", l->n,
-           *l->unit ? ", unit " : "", l->unit, a->sides[0].steps + a->sides[1].steps);
-}
-
-static tess_status say_instruction(arguments *a, uint64_t step, const detail_line *l, const detail_line *other) {
+/* The first tensor that differs, and its first element. */
+typedef struct {
+    uint64_t step;
+    const detail_line *a, *b;
+    int has_element;
     detail_element e;
+    char number[2][64], bits[2][32]; /* of the element, or empty and the digest */
+} difference;
+
+static void take_values(arguments *a, difference *d) {
+    d->has_element = detail_first_element(&a->sides[0].values, &a->sides[1].values, d->a, &d->e);
+    if (d->has_element) {
+        detail_number(d->e.a, d->e.value_a, d->number[0], d->bits[0], sizeof d->bits[0]);
+        detail_number(d->e.b, d->e.value_b, d->number[1], d->bits[1], sizeof d->bits[1]);
+    } else {
+        snprintf(d->bits[0], sizeof d->bits[0], "%016" PRIx64, d->a->digest);
+        snprintf(d->bits[1], sizeof d->bits[1], "%016" PRIx64, d->b->digest);
+    }
+}
+
+static int32_t rank_of(const difference *d) {
+    return d->has_element ? d->e.a->rank : d->a->rank;
+}
+
+static void print_difference(FILE *to, const arguments *a, const difference *d) {
+    fprintf(to, "different: step %" PRIu64 ", rank %d", d->step, rank_of(d));
+    if (d->a->microbatch >= 0)
+        fprintf(to, ", microbatch %d", d->a->microbatch);
+    fprintf(to, ", %s: %s of %s", d->a->instruction, d->a->what, d->a->tensor);
+    if (d->has_element)
+        fprintf(to, ", element %" PRIu64, d->e.element);
+    fputc('\n', to);
     for (int i = 0; i < 2; i++)
-        TRY(run_again(&a->sides[i], step, l->key));
-    int found = detail_first_element(&a->sides[0].values, &a->sides[1].values, l, &e);
-    say_place(l, step, found ? e.a->rank : l->rank);
-    if (found) {
-        printf(", element %" PRIu64 "\n", e.element);
-        say_side(&a->sides[0], e.a, e.value_a);
-        say_side(&a->sides[1], e.b, e.value_b);
-    } else
-        printf("\n  %s: digest %016" PRIx64 " (%s)\n  %s: digest %016" PRIx64 " (%s)\n", a->sides[0].name, l->digest,
-               l->dtype, a->sides[1].name, other->digest, other->dtype);
-    if (strcmp(l->instruction, other->instruction) != 0)
-        printf("  in %s it is: %s\n", a->sides[1].name, other->instruction);
-    say_end(a, l);
-    return TESS_OK;
+        fprintf(to, "  %s: %s (%s, %s)\n", a->sides[i].name, d->has_element ? d->number[i] : "another digest",
+                i ? d->b->dtype : d->a->dtype, d->bits[i]);
+    if (strcmp(d->a->instruction, d->b->instruction) != 0)
+        fprintf(to, "  in %s it is: %s\n", a->sides[1].name, d->b->instruction);
+    fprintf(to, "  instruction %" PRIu64 " of the step%s%s; %" PRIu64 " steps were run again\n", d->a->n,
+            *d->a->unit ? ", unit " : "", d->a->unit, steps_again(a));
+}
+
+static void put_pair(json_out *j, const char *key, const char *x, const char *y) {
+    json_array_begin(j, key);
+    json_string(j, NULL, *x ? x : NULL);
+    json_string(j, NULL, *y ? y : NULL);
+    json_array_end(j);
+}
+
+static void put_difference(json_out *j, const difference *d) {
+    json_int(j, "rank", rank_of(d));
+    if (d->a->microbatch >= 0)
+        json_int(j, "microbatch", d->a->microbatch);
+    json_uint(j, "number", d->a->n);
+    put_pair(j, "instruction", d->a->instruction, d->b->instruction);
+    json_string(j, "of_unit", d->a->unit);
+    json_string(j, "what", d->a->what);
+    json_string(j, "tensor", d->a->tensor);
+    if (d->has_element)
+        json_uint(j, "element", d->e.element);
+    put_pair(j, "dtype", d->a->dtype, d->b->dtype);
+    put_pair(j, "value", d->number[0], d->number[1]);
+    put_pair(j, "bits", d->bits[0], d->bits[1]);
+}
+
+static tess_status end_json(arguments *a) {
+    if (a->output.file)
+        json_uint(&a->output.json, "steps_again", steps_again(a));
+    return proof_json_end(&a->output);
+}
+
+static tess_status say_instruction(arguments *a, const proof_finding *f, const detail_line *l,
+                                   const detail_line *other) {
+    difference d = { .step = f->last, .a = l, .b = other };
+    for (int i = 0; i < 2; i++)
+        TRY(run_again(&a->sides[i], f->last, l->key));
+    take_values(a, &d);
+    if (a->output.text)
+        print_difference(a->output.text, a, &d);
+    proof_json_begin(&a->output, "bisect", f);
+    if (a->output.file)
+        put_difference(&a->output.json, &d);
+    return end_json(a);
 }
 
 /* A difference that does not come again is no difference of the commands. */
-static tess_status say_none(const arguments *a, const proof_finding *f, size_t unlike) {
-    proof_say(f, &a->sides[0].ledger);
-    for (int i = 0; i < 2; i++)
-        if (!a->sides[i].comes_again)
-            printf("  run again, %s has another step: what differs does not come again, so memory or a core of its "
-                   "machine made it\n",
-                   a->sides[i].name);
-    if (a->sides[0].comes_again && a->sides[1].comes_again)
-        printf("  no instruction differs: %zu tensors are of one program alone\n", unlike);
-    printf("  %" PRIu64 " steps were run again\n", a->sides[0].steps + a->sides[1].steps);
-    return TESS_OK;
+static tess_status say_none(arguments *a, const proof_finding *f, size_t unlike) {
+    FILE *to = a->output.text;
+    int again[2] = { a->sides[0].comes_again, a->sides[1].comes_again };
+    if (to)
+        proof_print(to, f, &a->sides[0].ledger);
+    for (int i = 0; to && i < 2; i++)
+        if (!again[i])
+            fprintf(to,
+                    "  %s: run again, the step has another root: what differs does not come again, so memory or a "
+                    "core of its machine made it\n",
+                    a->sides[i].name);
+    if (to && again[0] && again[1])
+        fprintf(to, "  no instruction differs; %zu tensors are of the first program alone\n", unlike);
+    if (to)
+        fprintf(to, "  %" PRIu64 " steps were run again\n", steps_again(a));
+    proof_json_begin(&a->output, "bisect", f);
+    for (int i = 0; a->output.file && i < 2; i++)
+        json_bool(&a->output.json, i ? "b_comes_again" : "a_comes_again", again[i]);
+    return end_json(a);
 }
 
 static tess_status look_closer(arguments *a, const proof_finding *f) {
@@ -226,7 +292,7 @@ static tess_status look_closer(arguments *a, const proof_finding *f) {
     for (int i = 0; i < 2; i++)
         TRY(run_again(&a->sides[i], f->last, NULL));
     const detail_line *l = detail_compare(&a->sides[0].lines, &a->sides[1].lines, &other, &unlike);
-    return l ? say_instruction(a, f->last, l, other) : say_none(a, f, unlike);
+    return l ? say_instruction(a, f, l, other) : say_none(a, f, unlike);
 }
 
 static tess_status bisect(arguments *a, int *code) {
@@ -238,8 +304,9 @@ static tess_status bisect(arguments *a, int *code) {
     *code = found.differs ? TOOL_FAILED : TOOL_OK;
     if (found.differs && a->sides[0].command && a->sides[1].command)
         return look_closer(a, &found);
-    *code = proof_say(&found, &a->sides[0].ledger);
-    return TESS_OK;
+    *code = proof_say(&a->output, &found, &a->sides[0].ledger);
+    proof_json_begin(&a->output, "bisect", &found);
+    return end_json(a);
 }
 
 int cmd_bisect(int argc, char **argv) {
@@ -250,7 +317,10 @@ int cmd_bisect(int argc, char **argv) {
         return code;
     a.sides[0].name = a.sides[0].path ? a.sides[0].path : "A";
     a.sides[1].name = a.sides[1].path ? a.sides[1].path : "B";
-    tess_status status = bisect(&a, &code);
+    tess_status status = proof_output_open(a.json, &a.output);
+    if (status == TESS_OK)
+        status = bisect(&a, &code);
+    proof_output_close(&a.output);
     for (int i = 0; i < 2; i++) {
         again_place_remove(&a.sides[i].first);
         again_place_remove(&a.sides[i].again);

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "proof.h"
-#include "tools/commands.h"
 
 enum { PARAM, GRAD }; /* the first two kinds */
 
@@ -17,19 +16,19 @@ static int differs(const proof_ledger *l, const proof_step *a, const proof_step 
     return a->digests[unit * l->n_kinds + kind] != b->digests[unit * l->n_kinds + kind];
 }
 
-static void say_unit(const proof_ledger *l, const proof_step *a, const proof_step *b, size_t unit) {
+static void say_unit(FILE *to, const proof_ledger *l, const proof_step *a, const proof_step *b, size_t unit) {
     const char *gap = " ";
     for (size_t k = 0; k < l->n_kinds; k++) {
         size_t kind = kind_in_time(l, k);
         if (!differs(l, a, b, unit, kind))
             continue;
         if (*gap == ' ')
-            printf("  %s:", l->units[unit]);
-        printf("%s%s", gap, l->kinds[kind]);
+            fprintf(to, "  %s:", l->units[unit]);
+        fprintf(to, "%s%s", gap, l->kinds[kind]);
         gap = ", ";
     }
     if (*gap == ',')
-        putchar('\n');
+        fputc('\n', to);
 }
 
 /* The first value in time. */
@@ -73,18 +72,12 @@ tess_status proof_compare(const proof_ledger *a, const proof_ledger *b, uint64_t
     return TESS_OK;
 }
 
-int proof_say(const proof_finding *f, const proof_ledger *l) {
-    if (!f->differs) {
-        printf("equal: %" PRIu64 " step%s, %" PRIu64 " to %" PRIu64 "\n", f->n, f->n == 1 ? "" : "s", f->first,
-               f->last);
-        return TOOL_OK;
-    }
+void proof_print(FILE *to, const proof_finding *f, const proof_ledger *l) {
     if (!f->unit) {
-        printf("different: step %" PRIu64 " has another root\n", f->last);
-        return TOOL_FAILED;
+        fprintf(to, "different: step %" PRIu64 " has another root\n", f->last);
+        return;
     }
-    printf("different: step %" PRIu64 ", unit %s, %s; in that step differ:\n", f->last, f->unit, f->kind);
+    fprintf(to, "different: step %" PRIu64 ", unit %s, %s; in that step differ:\n", f->last, f->unit, f->kind);
     for (size_t i = 0; i < l->n_units; i++)
-        say_unit(l, f->a, f->b, i);
-    return TOOL_FAILED;
+        say_unit(to, l, f->a, f->b, i);
 }

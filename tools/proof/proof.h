@@ -4,6 +4,7 @@
 #define TOOL_PROOF_H
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <tessera/tessera.h>
 
 typedef struct {
@@ -44,6 +45,6 @@ typedef struct {
 } proof_finding;
 /** Compares the steps that both have, up to `last`. TESS_E_DATA when there is nothing to compare. */
 tess_status proof_compare(const proof_ledger *a, const proof_ledger *b, uint64_t last, proof_finding *out);
-/** Prints a finding, and returns its exit code. */
-int proof_say(const proof_finding *, const proof_ledger *);
+/** Prints a difference, and all that differ in its step. */
+void proof_print(FILE *to, const proof_finding *, const proof_ledger *);
 #endif

@@ -6,20 +6,25 @@
 #include <unistd.h>
 
 #include "again.h"
+#include "output.h"
 #include "tools/commands.h"
 #include "tools/support/command_line.h"
 #include "tools/support/say.h"
 
-enum { KEY_STEP = 0x100 };
+enum { KEY_STEP = 0x100, KEY_JSON };
 
 typedef struct {
     const char *path;
     uint64_t step; /* 0: the last */
     char **command;
+    const char *json;
+    proof_output output;
 } arguments;
 
 static const struct argp_option options[] = {
-    { "step", KEY_STEP, "N", 0, "step to run to; unset: the ledger's last", 0 }, { NULL, 0, NULL, 0, NULL, 0 }
+    { "step", KEY_STEP, "N", 0, "step to run to; unset: the ledger's last", 0 },
+    { "json", KEY_JSON, "FILE", OPTION_ARG_OPTIONAL, "one JSON object, to FILE; no FILE: standard output", 0 },
+    { NULL, 0, NULL, 0, NULL, 0 }
 };
 
 static error_t parse_step(const struct argp_state *state, const char *text, uint64_t *out) {
@@ -34,6 +39,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
     case KEY_STEP: return parse_step(state, text, &a->step);
+    case KEY_JSON: a->json = text ? text : "1"; return 0;
     case ARGP_KEY_ARG:
         if (!a->path) {
             a->path = text;
@@ -52,7 +58,7 @@ static error_t parse(int key, char *text, struct argp_state *state) {
 
 static const tool_page page = {
     .command = "replay",
-    .usage = "LEDGER [--step N] -- COMMAND [ARGUMENT…]",
+    .usage = "LEDGER [OPTION…] -- COMMAND [ARGUMENT…]",
     .doc = "Runs the command of a run that wrote LEDGER again, up to step N, and compares every step's digests. It "
            "begins with the newest checkpoint before N that the ledger names and the disk has, else with the first "
            "step. The command saves nothing. With --deterministic the number of ranks may be another, and strategy, "
@@ -73,7 +79,8 @@ static tess_status check_same_run(const proof_ledger *l, const proof_ledger *aga
 }
 
 /* A difference counts although the command has failed after it. */
-static int judge(const proof_ledger *l, const char *path, uint64_t step, int code) {
+static int judge(arguments *a, const proof_ledger *l, const char *path, int code) {
+    uint64_t step = a->step;
     proof_ledger again = { .path = NULL };
     proof_finding found = { .n = 0 };
     tess_status status =
@@ -84,7 +91,12 @@ static int judge(const proof_ledger *l, const char *path, uint64_t step, int cod
         status = proof_compare(l, &again, step, &found);
     if (status == TESS_OK && !found.differs && !proof_find(&again, step))
         status = tess_fail(TESS_E_DATA, "the command ended with code %d before step %" PRIu64, code, step);
-    int out = status == TESS_OK ? proof_say(&found, l) : tool_report(status);
+    int out = status == TESS_OK ? proof_say(&a->output, &found, l) : TOOL_OK;
+    if (status == TESS_OK) {
+        proof_json_begin(&a->output, "replay", &found);
+        status = proof_json_end(&a->output);
+    }
+    out = status == TESS_OK ? out : tool_report(status);
     proof_free(&again);
     return out;
 }
@@ -112,7 +124,8 @@ static void say_doubts(const proof_ledger *l) {
 }
 
 /* A command whose run did not begin with step 0 has a checkpoint of its own to begin with. */
-static int replay(const proof_ledger *l, uint64_t step, char **command) {
+static int replay(arguments *a, const proof_ledger *l) {
+    uint64_t step = a->step;
     again_place p;
     int code = TOOL_OK;
     tess_status status = again_place_make(&p);
@@ -121,8 +134,8 @@ static int replay(const proof_ledger *l, uint64_t step, char **command) {
     const proof_checkpoint *from = again_start(l, step);
     again_how how = { .step = step, .every = l->every, .from = from ? from->path : l->first ? NULL : "none" };
     tool_say(SAY_INFO, "replays to step %" PRIu64 " from %s", step, from ? from->path : "the beginning");
-    status = again_run(command, &p, &how, &code);
-    int out = status == TESS_OK ? judge(l, p.ledger, step, code) : tool_report(status);
+    status = again_run(a->command, &p, &how, &code);
+    int out = status == TESS_OK ? judge(a, l, p.ledger, code) : tool_report(status);
     again_place_remove(&p);
     return out;
 }
@@ -134,14 +147,17 @@ int cmd_replay(int argc, char **argv) {
     int code = tool_parse_page(&page, &argp, ARGP_IN_ORDER, argc, argv, &a);
     if (code != TOOL_OK)
         return code;
-    tess_status status = proof_read(a.path, &l);
+    tess_status status = proof_output_open(a.json, &a.output);
+    if (status == TESS_OK)
+        status = proof_read(a.path, &l);
     if (status == TESS_OK)
         status = check_step(&l, &a.step);
     if (status == TESS_OK) {
         say_doubts(&l);
-        code = replay(&l, a.step, a.command);
+        code = replay(&a, &l);
     } else
         code = tool_report(status);
     proof_free(&l);
+    proof_output_close(&a.output);
     return code;
 }

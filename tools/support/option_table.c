@@ -160,6 +160,8 @@ const tool_option tool_options[] = {
       0 },
     { "replay-ledger", TEXT, NULL, NULL, "ledger to write in place of the run's; set by tessera replay", NULL, 0, 0,
       NULL, 0, 0 },
+    { "replay-save", TEXT, NULL, NULL, "directory for a checkpoint every 8 steps; set by tessera bisect", NULL, 0, 0,
+      NULL, 0, 0 },
     { "grace", REAL, "5", NULL, "seconds that tessera run leaves the other ranks to end by themselves when one fails",
       NULL, 0, 0, NULL, 0, 0 },
     { .key = NULL },
