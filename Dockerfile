@@ -13,7 +13,7 @@ RUN tools/quickstart packages \
 
 FROM debian:12
 RUN apt-get update \
- && apt-get install -y --no-install-recommends build-essential cmake pkg-config libgloo0 libssl3 libhwloc15 libdnnl2 zlib1g libxxhash0 libpcre2-8-0 libutf8proc2 libsentencepiece0 \
+ && apt-get install -y --no-install-recommends build-essential cmake pkg-config libgloo0 libssl3 libhwloc15 libdnnl2 zlib1g libxxhash0 libpcre2-8-0 libutf8proc2 libsentencepiece0 liburing2 \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/tessera /opt/tessera
 ENV PATH=/opt/tessera/bin:$PATH CMAKE_PREFIX_PATH=/opt/tessera PKG_CONFIG_PATH=/opt/tessera/lib/pkgconfig

@@ -82,7 +82,7 @@ function(tessera_add_plugin kind name)
     POSITION_INDEPENDENT_CODE ON)
   # In this tree each plugin with heavy dependencies is a package of its own; the others come with the library.
   set(component plugin-${kind}-${name})
-  if(${kind}-${name} MATCHES "^(comm-shm|comm-hosts|offload-cpu|precision-bf16|precision-fp16|precision-wire8)$")
+  if(${kind}-${name} MATCHES "^(comm-shm|comm-hosts|offload-cpu|offload-disk|precision-bf16|precision-fp16|precision-wire8)$")
     set(component library)
   endif()
   install(TARGETS ${target} LIBRARY DESTINATION ${TESSERA_PLUGIN_DIR} COMPONENT ${component})

@@ -6,6 +6,7 @@
 #ifndef TESS_FORMULAS_H
 #define TESS_FORMULAS_H
 #include <tessera/plugin.h>
+#include "philox.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,42 +44,60 @@ TESS_FN float tess_f32_of_bf16(uint16_t h) {
 
 /* e4m3: a sign, 4 bits of exponent, 3 of mantissa; no infinities. All that is greater than 448, infinity too, is 448; a
  * NaN is 0x7f and its sign. */
-TESS_FN uint8_t tess_e4m3_of_f32(float x) {
-    uint32_t bits = tess_f32_bits(x), size = bits & 0x7fffffffu;
-    uint32_t normal = ((size + 0x7ffffu + (size >> 20 & 1u)) >> 20) - (120u << 3);
-    uint32_t small =
-        tess_f32_bits(tess_f32_of_bits(size) + 16384.0f) & 15u; /* 2^14, whose last bit is 2^-9, rounds it */
-    uint32_t code = size < 0x3c800000u ? small : normal;        /* below 2^-6 */
-    code = code > 0x7eu ? 0x7eu : code;
-    return (uint8_t)((bits >> 24 & 0x80u) | (size > 0x7f800000u ? 0x7fu : code));
+TESS_FN uint8_t tess_e4m3_of_f32(float x) { /* no branch, so that loops are wide */
+    uint32_t bits = tess_f32_bits(x), size = bits & 0x7fffffffu, most = size > 0x43e00000u ? 0x43e00000u : size;
+    uint32_t is_small = 0u - (uint32_t)(most < 0x3c800000u), least = most < 0x3c800000u ? 0x3c800000u : most; /* 2^-6 */
+    float large = tess_f32_of_bits((least & 0x7f800000u) + (20u << 23)); /* its last bit is the last that stays */
+    float y = (tess_f32_of_bits(most) + large) - large + tess_f32_of_bits(is_small & 0x3c800000u);
+    uint32_t code = (tess_f32_bits(y) >> 20) - (120u << 3) - (is_small & 8u);
+    return (uint8_t)((bits >> 24 & 0x80u) | code | (uint32_t)(size > 0x7f800000u)); /* 448's code is even */
 }
-TESS_FN float tess_f32_of_e4m3(uint8_t code) {
-    uint32_t size = code & 0x7fu, normal = (size << 20) + (120u << 23);
-    uint32_t small = tess_f32_bits((float)(int32_t)size * 0x1p-9f);
-    uint32_t bits = size < 8u ? small : size == 0x7fu ? 0x7fc00000u : normal;
-    return tess_f32_of_bits((uint32_t)(code & 0x80u) << 24 | bits);
+TESS_FN float tess_f32_of_e4m3(uint8_t code) { /* a denormal is 2^-6 and what it is, less 2^-6 */
+    uint32_t size = code & 0x7fu, is_small = 0u - (uint32_t)(size < 8u);
+    uint32_t bits = (size << 20) + (120u << 23) + (is_small & 1u << 23);
+    float x = tess_f32_of_bits(size == 0x7fu ? 0x7fc00000u : bits) - tess_f32_of_bits(is_small & 0x3c800000u);
+    return tess_f32_of_bits((uint32_t)(code & 0x80u) << 24 | tess_f32_bits(x));
 }
 
-/* Blocks of 8 bits: the scale is the greatest magnitude / `top`, the greatest number of a byte. `most` are the bits of
- * that magnitude: as integers, NaN is above infinity, and that above all numbers. A block that is not finite is NaN
- * throughout; one whose scale would be no normal number is 0. FLT_MAX counts as the float below, of which `top` times
- * the scale is still finite. */
+/* Blocks of 8 bits: the scale is the greatest magnitude / `top`, the greatest number of a byte, cut to 17 bits. So
+ * bytes times it are exact, and a block that is read and made again is the same. `most` are the bits of that magnitude:
+ * as integers, NaN is above infinity, and that above all numbers. A block that is not finite is NaN throughout; one
+ * whose scale would be no normal number is 0. */
 #define TESS_Q8_TOP 127.0f
 #define TESS_E4M3_TOP 448.0f
-TESS_FN uint32_t tess_block_least(float top) { /* 2^-119, 2^-117 */
-    return top == TESS_Q8_TOP ? 0x04000000u : 0x05000000u;
-}
 TESS_FN float tess_block_scale(uint32_t most, float top) {
+    uint32_t bits = tess_f32_bits(tess_f32_of_bits(most) / top) & ~0x7fu;
     if (most >= 0x7f800000u)
         return tess_f32_of_bits(0x7fc00000u);
-    return most < tess_block_least(top) ? 0.0f : tess_f32_of_bits(most == 0x7f7fffffu ? most - 1u : most) / top;
+    return bits < 0x00800000u ? 0.0f : tess_f32_of_bits(bits);
 }
-TESS_FN float tess_block_factor(uint32_t most, float top) { /* 0: all bytes are 0 */
-    return most >= 0x7f800000u || most < tess_block_least(top) ? 0.0f : top / tess_f32_of_bits(most);
+TESS_FN float tess_block_factor(float scale) { /* 0: all bytes are 0 */
+    return scale > 0.0f ? 1.0f / scale : 0.0f;
 }
 /* A byte of a block, of x times its factor: the nearest, even of two. */
 TESS_FN uint8_t tess_q8_of_f32(float y) { /* 1.5 * 2^23 leaves the rounded integer in the low bits */
     return (uint8_t)tess_f32_bits(y + 12582912.0f);
+}
+/* Rounds by a draw of 12 bits, up with the probability of the part that is cut off. A number of the format stays, also
+ * if its last bits are off. */
+TESS_FN uint8_t tess_q8_drawn(float y, uint32_t draw) {
+    y = y > TESS_Q8_TOP ? TESS_Q8_TOP : y < -TESS_Q8_TOP ? -TESS_Q8_TOP : y;
+    return tess_q8_of_f32(y + ((float)(int32_t)draw - 2047.5f) * 0x1p-12f);
+}
+TESS_FN uint8_t tess_e4m3_drawn(float y, uint32_t draw) {
+    uint32_t bits = tess_f32_bits(y), size = bits & 0x7fffffffu, is_small = 0u - (uint32_t)(size < 0x3c800000u);
+    uint32_t from = tess_f32_bits(tess_f32_of_bits(size) + tess_f32_of_bits(is_small & 0x3c800000u));
+    uint32_t code = ((from + (draw << 8) + 0x80u) >> 20) - (120u << 3) - (is_small & 8u);
+    return (uint8_t)((bits >> 24 & 0x80u) | (code > 0x7eu ? 0x7eu : code));
+}
+/* The draws of a run of 8 elements of the model, of which the first is number `at`. */
+TESS_FN void tess_draws_of(uint64_t at, uint32_t step, uint32_t draw, uint32_t out[8]) {
+    uint64_t n = at / 8;
+    philox_block b = philox(0, (uint32_t)n, (uint32_t)PHILOX_ROUND << 24 | (uint32_t)(n >> 32 & 0xffffff), step, draw);
+    for (int i = 0; i < 4; i++) {
+        out[2 * i] = b.v[i] >> 4 & 0xfffu;
+        out[2 * i + 1] = b.v[i] >> 20;
+    }
 }
 TESS_FN float tess_f32_of_q8(uint8_t q) {
     return (float)(int8_t)q;

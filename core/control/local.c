@@ -81,7 +81,7 @@ static void remove_left_over(const char *folder) {
 
 static void choose_folder(char *out, size_t size) {
     const char *runtime = secure_getenv("XDG_RUNTIME_DIR");
-    if (runtime && *runtime == '/' && strlen(runtime) + NAME_MOST + 10 < size && is_private(runtime))
+    if (runtime && *runtime == '/' && strlen(runtime) + sizeof "/tessera" <= size && is_private(runtime))
         snprintf(out, size, "%s/tessera", runtime);
     else
         snprintf(out, size, "/tmp/tessera-%u", (unsigned)geteuid());

@@ -253,7 +253,7 @@ typedef struct {        /* the first difference */
     int32_t rank, kind; /* whose work; KINDS: its input */
     int32_t referee, wrong;
     uint64_t own, again;
-    uint64_t all; /* how many there are */
+    uint64_t all; /* ranks whose work differs */
 } difference;
 
 static difference find_difference(const audit *a, const found *all) {
@@ -263,11 +263,11 @@ static difference find_difference(const audit *a, const found *all) {
             const found *f = &all[r], *by = &all[auditor_of(a, r)];
             if (k == KINDS ? !f->changed : f->own[k] == by->again[k])
                 continue;
+            d.all += d.rank != r;
             d.rank = r;
             d.kind = k;
             d.own = k == KINDS ? 0 : f->own[k];
             d.again = k == KINDS ? 0 : by->again[k];
-            d.all++;
         }
     return d;
 }
@@ -325,14 +325,19 @@ static void say_verdict(const audit *a, const difference *d, char *out, size_t n
         snprintf(out, n, "rank %d has %016" PRIx64 " and rank %d makes %016" PRIx64 ": one of the two is wrong",
                  tess__comms_rank(c, d->rank), d->own, tess__comms_rank(c, by), d->again);
     else if (d->wrong < 0)
-        snprintf(out, n, "rank %d has %016" PRIx64 ", rank %d makes %016" PRIx64 ", and rank %d agrees with neither",
+        snprintf(out, n, "rank %d has %016" PRIx64 ", rank %d makes %016" PRIx64 ", rank %d agrees with neither",
                  tess__comms_rank(c, d->rank), d->own, tess__comms_rank(c, by), d->again,
                  tess__comms_rank(c, d->referee));
+    else if (d->wrong == by)
+        snprintf(out, n,
+                 "rank %d has %016" PRIx64 " and rank %d agrees, rank %d makes %016" PRIx64 ": rank %d is wrong",
+                 tess__comms_rank(c, d->rank), d->own, tess__comms_rank(c, d->referee), tess__comms_rank(c, by),
+                 d->again, tess__comms_rank(c, by));
     else
         snprintf(out, n,
-                 "rank %d has %016" PRIx64 ", rank %d makes %016" PRIx64 " and so says rank %d: rank %d is wrong",
+                 "rank %d has %016" PRIx64 ", rank %d makes %016" PRIx64 " and rank %d agrees: rank %d is wrong",
                  tess__comms_rank(c, d->rank), d->own, tess__comms_rank(c, by), d->again,
-                 tess__comms_rank(c, d->wrong == by ? d->rank : d->referee), tess__comms_rank(c, d->wrong));
+                 tess__comms_rank(c, d->referee), tess__comms_rank(c, d->rank));
 }
 
 static void tell_program(const audit *a, const difference *d) {

@@ -100,6 +100,8 @@ static tess_status run_events(tess *t) {
         tess_status s = call_block(t, &t->pass.program->events[in->index]);
         tess__range_end(t);
         TRY(s);
+        if (t->proof)
+            TRY(t->hooks->digest_event(t, &t->pass.program->events[in->index]));
         tess__tracing_event(t, &t->pass.program->events[in->index], begin);
     }
 }

@@ -125,11 +125,28 @@ static tess_status end_planned(tess *t, const tess__instr *in) {
 
 /* ---- gradients ---- */
 
+/* The number of this microbatch among those of all ranks, as the sampler counts (docs/numbers.md, "Sums"). */
+static uint32_t leaf_number(const tess *t) {
+    const tess__setup *s = &t->plan.setup;
+    uint32_t rank = (uint32_t)t->comms.world.rank, k = (uint32_t)t->pass.microbatch;
+    return s->accum > 1 && !s->sync_each ? rank * (uint32_t)s->accum + k : k * (uint32_t)s->nranks + rank;
+}
+
 static tess_status cast_wire(tess *t, int32_t g) {
     const tess__group *group = &t->plan.layout.groups[g];
     int to = group->grad_shard == TESS_F32 ? TESS__WIRE : TESS__SHARD_GRAD;
-    return cast_elems(t, tess__address_of(t, TESS__GRAD, g), group->grad_local, tess__address_of(t, to, g),
-                      group->grad_wire, group->flat_elems);
+    const void *in[1] = { tess__address_of(t, TESS__GRAD, g) };
+    tess_rounding draws;
+    const tess_rounding *rounding = tess__rounding_of(t, g, 0, 1 + leaf_number(t), &draws);
+    tess_kernel k = { .kernel = TESS_K_CAST,
+                      .in_dtype = group->grad_local,
+                      .out_dtype = group->grad_wire,
+                      .n_in = 1,
+                      .in = in,
+                      .out = tess__address_of(t, to, g),
+                      .elems = group->flat_elems,
+                      .rounding = tess_dtype_is_blocks(group->grad_wire) ? rounding : NULL };
+    return tess__compute(t, &k);
 }
 
 static tess_status sum_full(tess *t, int32_t g) {
@@ -151,16 +168,30 @@ static tess_status reduce_group(tess *t, const tess__instr *in) {
     return post_planned(t, in, source, blocks ? tess__address_of(t, TESS__ARRIVED, g) : tess__reduce_target(t, g));
 }
 
+/* Blocks go to all replicas, and back to where they went out from. */
+static tess_status replicate_blocks(tess *t, const tess__instr *in) {
+    char *all = tess__replica_wire(t, in->index);
+    if (in->flags & TESS__BACK)
+        return post_planned(t, in, tess__replica_slot(t, in->index), all);
+    return post_planned(t, in, all, tess__address_of(t, TESS__LANDED, in->index));
+}
+
+static tess_status pack_sum(tess *t, int32_t g) {
+    tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 0);
+    void *sum;
+    TRY(tess__microbatch_total(&c, (uint32_t)t->plan.setup.accum, t->transfers.compute.kernel, &t->transfers.compute,
+                               &sum));
+    return cast_elems(t, sum, TESS_F32, tess__address_of(t, TESS__WIRE, g), t->plan.layout.groups[g].grad_wire,
+                      t->plan.layout.groups[g].flat_elems);
+}
+
 static tess_status replicate_group(tess *t, const tess__instr *in) {
     int32_t g = in->index;
     void *source = tess__reduce_target(t, g);
+    if (t->pass.program->collectives[in->collective].op != TESS_ALL_REDUCE)
+        return replicate_blocks(t, in);
     if (t->plan.setup.shard_ranks == 1)
         TRY(tess__gradient_to_send(t, g, &t->transfers.compute, &source));
-    if (source == tess__address_of(t, TESS__WIRE, g) && tess_dtype_is_blocks(t->plan.layout.groups[g].grad_wire)) {
-        TRY(cast_elems(t, source, t->plan.layout.groups[g].grad_wire, tess__reduce_target(t, g), TESS_F32,
-                       t->plan.layout.groups[g].flat_elems));
-        source = tess__reduce_target(t, g);
-    }
     return post_planned(t, in, source, tess__reduce_target(t, g));
 }
 
@@ -247,9 +278,10 @@ static tess_status collect(tess *t, const tess__instr *in) {
 
 /* The results take the place of the gradient, which no one needs any more, and states their own. */
 static tess_status give_back(tess *t, const tess__instr *in) {
-    int piece = piece_of(in), role = piece ? TESS__STATE0 + piece - 1 : TESS__SHARD_GRAD;
+    int piece = piece_of(in);
     return post_planned(t, in, tess__address_of(t, TESS__UPDATE + piece, in->index),
-                        tess__address_of(t, role, in->index));
+                        piece ? tess__state_address(&t->memory, piece - 1, in->index)
+                              : tess__address_of(t, TESS__SHARD_GRAD, in->index));
 }
 
 static tess_status matrices_instr(tess *t, const tess__instr *in) {
@@ -323,6 +355,9 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__REPLICATE_WAIT: return end_planned(t, in);
     case TESS__WIDEN: return tess__widen(t, in->index, &t->transfers.compute);
     case TESS__SUM_ARRIVED: return tess__sum_arrived(t, in->index, &t->transfers.compute);
+    case TESS__PACK_SUM: return pack_sum(t, in->index);
+    case TESS__SUM_LANDED: return tess__sum_landed(t, in->index, &t->transfers.compute);
+    case TESS__WIDEN_SUM: return tess__widen_sum(t, in->index, &t->transfers.compute);
     case TESS__OPTIMIZE: return t->step.skips ? TESS_OK : tess__work(t, in);
     case TESS__SUM_SHARD:
     case TESS__PREFETCH:
@@ -332,6 +367,10 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__HOST_WAIT:
     case TESS__OFFLOAD_WAIT:
     case TESS__RELOAD_WAIT: return tess__work_wait(t, in);
+    case TESS__STATES_FETCH:
+    case TESS__STATES_FETCH_WAIT:
+    case TESS__STATES_STORE:
+    case TESS__STATES_STORE_WAIT: return tess__states_instr(t, in);
     case TESS__NORM_GROUP: return norm_group(t, in->index);
     case TESS__NORM_REDUCE: return norm_reduce(t, in);
     case TESS__SHARE_BUFFERS: return share_buffers(t, in);
@@ -374,6 +413,8 @@ tess_status tess__execute(tess *t, int32_t *pc, int how_far) {
         tess_status s = run_instr(t, in);
         tess__range_end(t);
         TRY(s);
+        if (t->proof)
+            TRY(t->hooks->digest_instr(t, in));
         tess__tracing_instr(t, in, begin);
     }
 }

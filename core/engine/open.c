@@ -7,6 +7,7 @@
 #include "base/option_fields.h"
 #include "base/options.h"
 #include "readers/declaration_file.h"
+#include "readers/last_run.h"
 #include "base/status.h"
 
 #include <stdio.h>
@@ -231,6 +232,8 @@ static void free_settings(tess__settings *s) {
     free(s->optimizer);
     free(s->activations);
     free(s->ledger);
+    free(s->detail);
+    free(s->detail_values);
     tess__given_free(&s->given);
 }
 
@@ -258,6 +261,12 @@ static void end_orderly(tess *t) {
     }
 }
 
+/* For the next plan of this program. */
+static void keep_held(const tess *t) {
+    if (!t->error && t->memory.held && t->sharded && !t->settings.plan_only && t->comms.world.rank == 0)
+        tess__last_run_keep(&t->plan.model, &(tess__last_run){ t->memory.held->most, t->comms.world.nranks });
+}
+
 tess_status tess_close(tess *t) {
     if (!t)
         return TESS_OK;
@@ -266,6 +275,7 @@ tess_status tess_close(tess *t) {
     if (s)
         tess__engine_fail(t, s);
     s = t->error;
+    keep_held(t);
     if (t->error)
         tess__comms_abort(&t->comms, t->error);
     tess__drop_requests(t);

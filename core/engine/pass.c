@@ -280,6 +280,8 @@ static tess_status end_scope(tess *t, const char *call, uint8_t type, tess_scope
     if (t->pass.entered[2 * scope + backward]) {
         tess__range_end(t);
         TRY(tess__take_back(t, scope, backward, call));
+        if (t->proof)
+            TRY(t->hooks->digest_event(t, &(tess__event){ .type = type, .scope = scope }));
     }
     return go_to(t, type, scope);
 }

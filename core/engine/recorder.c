@@ -142,6 +142,8 @@ void tess__ledger_reach(tess *t, const tess__point *at) {
         tess__ledger_point(&t->memory.ledger, &t->plan.layout, at->unit, at->point, &p);
         p.pass = tess__pass_name(t->pass.program->kind);
         p.backend_bytes = tess__device_backend_bytes(&t->device);
+        tess__held_ask(t->memory.held, t->memory.ledger.total[TESS_DOMAIN_DEVICE]);
+        p.held_bytes = t->memory.held ? t->memory.held->now : 0;
         t->recorder.ledger_hook(t->recorder.ledger_user, &p);
     }
     t->memory.ledger.n_points++;

@@ -143,6 +143,7 @@ static tess_status read_switches(tess *t) {
 static tess_status read_budget(tess *t) {
     tess_plan_env *e = &t->plan.setup.env;
     TRY(tess__option_bytes("device-memory", &e->device_budget_bytes));
+    TRY(tess__option_bytes("disk-memory", &t->plan.setup.disk_budget_bytes));
     return tess__option_bytes("host-memory", &e->host_budget_bytes);
 }
 
@@ -209,11 +210,26 @@ static tess_status read_audit(tess *t) {
     return TESS_OK;
 }
 
+static tess_status read_detail(tess *t) {
+    int64_t step = 1;
+    const char *path = tess__option_text("detail"), *values = tess__option_text("detail-values");
+    TRY(tess__option_int("detail-step", 1, INT64_MAX, &step));
+    if (!path)
+        return TESS_OK;
+    t->settings.detail_step = (uint64_t)step;
+    t->settings.detail = strdup(path);
+    t->settings.detail_values = values ? strdup(values) : NULL;
+    return t->settings.detail && (!values || t->settings.detail_values)
+               ? TESS_OK
+               : tess__fail(TESS_E_NOMEM, "no memory for the options");
+}
+
 tess_status tess__read_options(tess *t) {
     TRY(read_switches(t));
     TRY(read_mirror(t));
     TRY(read_ledger(t));
     TRY(read_audit(t));
+    TRY(read_detail(t));
     TRY(read_budget(t));
     t->settings.strategy = strdup(tess__option_or("strategy", "full"));
     t->settings.optimizer = strdup(tess__option_or("optimizer", "adamw"));

@@ -11,11 +11,27 @@ static const void *gather_source(const tess *t, int32_t g, uint32_t *dtype) {
     return tess__address_of(t, group->low_copy ? TESS__LOW_COPY : TESS__MASTER, g);
 }
 
+const tess_rounding *tess__rounding_of(const tess *t, int32_t g, uint64_t first, uint32_t draw, tess_rounding *room) {
+    const tess__group *group = &t->plan.layout.groups[g];
+    *room = (tess_rounding){ .struct_size = sizeof *room,
+                             .n_runs = (uint32_t)group->n_params,
+                             .runs = t->transfers.runs ? t->transfers.runs + group->first_param : NULL,
+                             .first = first,
+                             .step = (uint32_t)t->step.steps_done,
+                             .draw = draw };
+    return group->draws ? room : NULL;
+}
+
 /* Casts the shard to what is gathered. */
 static tess_status cast_shard(tess *t, int32_t g, const void *from, uint32_t dtype, void *to, tess__executor *on) {
     const tess__group *group = &t->plan.layout.groups[g];
     const void *in[1] = { from };
+    int packs = tess_dtype_is_blocks(group->gather) && dtype == group->master;
+    tess_rounding draws;
+    const tess_rounding *rounding =
+        tess__rounding_of(t, g, (uint64_t)t->comms.shard_rank * group->shard_elems, 0, &draws);
     tess_kernel k = { .kernel = TESS_K_CAST,
+                      .rounding = packs ? rounding : NULL,
                       .in_dtype = dtype,
                       .out_dtype = group->gather,
                       .n_in = 1,
@@ -81,8 +97,16 @@ static double reduce_scale(const tess *t) {
     return t->plan.setup.accum > 1 && t->plan.setup.sync_each ? 1.0 : (double)tess__mean_scale(t);
 }
 
+/* The flag of sums that go through the blocks in which they would travel, on however many ranks. */
+static uint32_t through_blocks(const tess *t, int32_t g) {
+    uint32_t wire = t->plan.layout.groups[g].grad_wire;
+    return wire == TESS_Q8 ? TESS_KERNEL_Q8 : wire == TESS_Q8E4M3 ? TESS_KERNEL_Q8E4M3 : 0;
+}
+
 tess__microbatch_sum tess__microbatch_sum_of(const tess *t, int32_t g, int shards) {
-    tess__microbatch_sum c = { .n_levels = tess__sum_levels(&t->plan.setup), .in_order = !t->plan.setup.deterministic };
+    tess__microbatch_sum c = { .n_levels = tess__sum_levels(&t->plan.setup),
+                               .in_order = !t->plan.setup.deterministic,
+                               .flags = through_blocks(t, g) };
     for (int32_t l = 0; l < c.n_levels; l++)
         c.level[l] =
             shards && l == 0 ? tess__address_of(t, TESS__SHARD_GRAD, g) : tess__address_of(t, TESS__SUM0 + l, g);
@@ -93,7 +117,8 @@ tess__microbatch_sum tess__microbatch_sum_of(const tess *t, int32_t g, int shard
 /* Finds the gradient to send: the sum of microbatches, the leaf rounded to the wire's dtype, or the leaf. */
 tess_status tess__gradient_to_send(tess *t, int32_t g, tess__executor *on, void **source) {
     const tess__group *group = &t->plan.layout.groups[g];
-    if (sums_at_end(t)) {
+    int blocks = tess_dtype_is_blocks(group->grad_wire) && t->plan.setup.nranks > 1; /* what they hold is packed */
+    if (sums_at_end(t) && !blocks) {
         tess__microbatch_sum c = tess__microbatch_sum_of(t, g, 0);
         return tess__microbatch_total(&c, (uint32_t)t->plan.setup.accum, on->kernel, on, source);
     }
@@ -122,21 +147,50 @@ tess_status tess__reduce_single_rank(tess *t, int32_t g, tess__executor *on) {
     return on->kernel(on, &k);
 }
 
-tess_status tess__sum_arrived(tess *t, int32_t g, tess__executor *on) {
+/* The sum of as many blocks of each of `ranks`, one behind the other. It goes out in f32, scaled; or in blocks. */
+static tess_status sum_blocks(tess *t, int32_t g, const char *parts, int32_t ranks, uint64_t elems, int packs,
+                              void *out, tess__executor *on) {
     uint32_t dtype = t->plan.layout.groups[g].grad_wire;
-    uint64_t elems = t->plan.layout.groups[g].shard_elems;
-    const char *parts = tess__address_of(t, TESS__ARRIVED, g);
-    for (int32_t r = 0; r < t->plan.setup.shard_ranks; r++)
+    for (int32_t r = 0; r < ranks; r++)
         t->transfers.arrived[r] = parts + (uint64_t)r * tess_dtype_span(dtype, elems);
     tess_kernel k = { .kernel = TESS_K_TREE_SUM,
                       .in_dtype = dtype,
-                      .out_dtype = TESS_F32,
-                      .n_in = (uint32_t)t->plan.setup.shard_ranks,
+                      .out_dtype = packs ? dtype : TESS_F32,
+                      .n_in = (uint32_t)ranks,
+                      .flags = through_blocks(t, g),
                       .in = t->transfers.arrived,
-                      .out = tess__reduce_target(t, g),
+                      .out = out,
                       .elems = elems,
-                      .scale = t->plan.setup.replicas > 1 ? 1.0 : reduce_scale(t) };
+                      .scale = packs ? 1.0 : reduce_scale(t) };
     return on->kernel(on, &k);
+}
+
+tess_status tess__sum_arrived(tess *t, int32_t g, tess__executor *on) {
+    const tess__setup *s = &t->plan.setup;
+    void *out = s->replicas > 1 ? tess__address_of(t, TESS__SHARD_WIRE, g) : tess__reduce_target(t, g);
+    return sum_blocks(t, g, tess__address_of(t, TESS__ARRIVED, g), s->shard_ranks, t->plan.layout.groups[g].shard_elems,
+                      s->replicas > 1, out, on);
+}
+
+void *tess__replica_wire(const tess *t, int32_t g) {
+    return tess__address_of(t, t->plan.setup.shard_ranks > 1 ? TESS__SHARD_WIRE : TESS__WIRE, g);
+}
+
+void *tess__replica_slot(const tess *t, int32_t g) {
+    const tess__group *group = &t->plan.layout.groups[g];
+    uint64_t part = tess_dtype_span(group->grad_wire, tess__replica_elems(group, t->plan.setup.replicas));
+    return (char *)tess__replica_wire(t, g) + (uint64_t)t->comms.replica_rank * part;
+}
+
+tess_status tess__sum_landed(tess *t, int32_t g, tess__executor *on) {
+    int32_t replicas = t->plan.setup.replicas;
+    return sum_blocks(t, g, tess__address_of(t, TESS__LANDED, g), replicas,
+                      tess__replica_elems(&t->plan.layout.groups[g], replicas), 1, tess__replica_slot(t, g), on);
+}
+
+tess_status tess__widen_sum(tess *t, int32_t g, tess__executor *on) {
+    return sum_blocks(t, g, tess__replica_wire(t, g), 1, t->plan.layout.groups[g].shard_elems, 0,
+                      tess__reduce_target(t, g), on);
 }
 
 /* Copies when there is nothing to add: a collective cannot end where this gradient rests. */
@@ -222,18 +276,24 @@ tess_status tess__optimize(tess *t, int32_t g, tess__executor *on) {
                       .elems = group->shard_elems,
                       .optimizer = &o };
     for (int32_t i = 0; i < (int32_t)group->step.n_states; i++)
-        k.state[i] = tess__address_of(t, TESS__STATE0 + i, g);
+        k.state[i] = tess__state_address(&t->memory, i, g);
     TRY(on->kernel(on, &k));
     return group->low_copy && !writes_copy ? tess__low_copy_make(t, g, on) : TESS_OK;
 }
 
 uint32_t tess__rest_mem(const tess *t, const tess__rest *rest) {
+    if (rest->stored)
+        return TESS__MEM_STORE;
     if (rest->domain == TESS_DOMAIN_DEVICE)
         return t->plan.setup.env.mem;
     return t->memory.arenas[TESS_DOMAIN_HOST][rest->pageable ? TESS__PAGEABLE : TESS__RESIDENT].memory.mem;
 }
 
 tess_status tess__copy_now(tess *t, void *dst, uint32_t dst_mem, const void *src, uint32_t src_mem, uint64_t bytes) {
+    if (src_mem == TESS__MEM_STORE)
+        return tess__offload_run(&t->memory.store, TESS_STORE_READ, src, dst, bytes);
+    if (dst_mem == TESS__MEM_STORE)
+        return tess__offload_run(&t->memory.store, TESS_STORE_WRITE, dst, (void *)(uintptr_t)src, bytes);
     TRY(tess__device_copy(&t->device, dst, dst_mem, src, src_mem, bytes, NULL));
     return tess__streams_sync(&t->streams);
 }

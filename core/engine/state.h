@@ -30,9 +30,11 @@ typedef struct {              /* const after tess_open */
     tess__given given;          /* the same, for every read of an option */
     const tess__given *callers; /* of the thread in tess_shard, while it runs */
     char *strategy, *optimizer, *activations;
-    char *ledger;       /* file of digests; null: none */
-    int digests_rest;   /* TESSERA_AT_REST_DIGESTS */
-    int audit_recovers; /* TESSERA_ON_AUDIT */
+    char *ledger;                 /* file of digests; null: none */
+    int digests_rest;             /* TESSERA_AT_REST_DIGESTS */
+    int audit_recovers;           /* TESSERA_ON_AUDIT */
+    char *detail, *detail_values; /* directory for one step's digests in detail; which tensor's elements too; or null */
+    uint64_t detail_step;
     int strict, plan_only;
     int on_nan;   /* TESS__NAN_… */
     double spike; /* 0: none is looked for */
@@ -76,7 +78,7 @@ typedef struct {               /* recovery in memory */
     int joins;                 /* this process takes a lost rank's place, and has not come to tess_recover */
     int32_t rank;              /* this rank's number in the group that the images are of */
     struct tess__carry *carry; /* on the way to a smaller group: images of the one before; else null */
-    uint64_t planned_peak[3];  /* of the groups before, by domain */
+    uint64_t planned_peak[TESS__DOMAINS]; /* of the groups before */
 } tess__mirror;
 static inline void tess__mirror_reset(tess__mirror *m) { /* no image yet */
     m->own[0] = m->own[1] = m->copy[0] = m->copy[1] = m->taken = -1;
@@ -95,6 +97,8 @@ typedef struct { /* functions of the rooms above, which the engine calls and doe
     tess_status (*digest_pass)(tess *);
     tess_status (*digest_step)(tess *);
     tess_status (*check_rest)(tess *);
+    tess_status (*digest_instr)(tess *, const tess__instr *); /* in detail: after each, and after the program's code */
+    tess_status (*digest_event)(tess *, const tess__event *);
     void (*end_digests)(tess *);
 } tess__hooks;
 
@@ -182,11 +186,19 @@ tess_status tess__widen(tess *, int32_t group, tess__executor *);       /* the g
 tess_status tess__shard_fetch(tess *, int32_t group, tess__executor *); /* ahead of the gather */
 tess_status tess__gradient_to_send(tess *, int32_t group, tess__executor *, void **source);
 void *tess__reduce_target(const tess *, int32_t group);
+/* How the group's blocks are rounded, from element `first` on; `draw`: 0 of parameters, 1 + g of microbatch g's leaf.
+ * null: to nearest. *room is what it points to. */
+const tess_rounding *tess__rounding_of(const tess *, int32_t group, uint64_t first, uint32_t draw, tess_rounding *room);
 float tess__mean_scale(const tess *); /* one over ranks times microbatches */
 tess__microbatch_sum tess__microbatch_sum_of(const tess *, int32_t group, int shards);
 /** Reduces on one rank, without a network and with the same rounding. */
 tess_status tess__reduce_single_rank(tess *, int32_t group, tess__executor *);
 tess_status tess__sum_arrived(tess *, int32_t group, tess__executor *); /* ranks' blocks of this rank's shard */
+void *tess__replica_wire(const tess *,
+                         int32_t group); /* the shard's gradient in blocks, and this replica's part of it: */
+void *tess__replica_slot(const tess *, int32_t group);
+tess_status tess__sum_landed(tess *, int32_t group, tess__executor *); /* replicas' blocks of that part */
+tess_status tess__widen_sum(tess *, int32_t group, tess__executor *);  /* the sums of all parts */
 tess_status tess__sum_shard(tess *, int32_t group, int32_t microbatch, tess__executor *);
 tess_status tess__optimize(tess *, int32_t group, tess__executor *);
 int tess__rests_on_host(const tess *, int32_t group);
@@ -211,8 +223,13 @@ tess_status tess__work(tess *, const tess__instr *);
 /** Waits for work that was handed over: each instruction whose name ends in WAIT. */
 tess_status tess__work_wait(tess *, const tess__instr *);
 static inline int tess__is_beside(const tess__instr *in) { /* handed over: a wait follows */
-    return in->flags & TESS__ASYNC || in->op == TESS__PREFETCH || in->op == TESS__OFFLOAD || in->op == TESS__RELOAD;
+    return in->flags & TESS__ASYNC || in->op == TESS__PREFETCH || in->op == TESS__OFFLOAD || in->op == TESS__RELOAD ||
+           in->op == TESS__STATES_FETCH || in->op == TESS__STATES_STORE;
 }
+/** states.c: runs a STATES_… instruction: a group's states on their way from their store to memory, and back. */
+tess_status tess__states_instr(tess *, const tess__instr *);
+/** Waits for what is on its way, whatever becomes of it. */
+void tess__states_forget(tess *);
 /** Refreshes copies whose masters have changed, before anything reads them. */
 tess_status tess__low_copies_refresh(tess *);
 int tess__steps_on_host(const tess *, int32_t group);   /* of a device with streams */
@@ -253,6 +270,7 @@ static inline void tess__pass_over(tess *t, int train) {
 typedef tess_status tess__pass_fn(tess *, const tess_run_options *);
 tess_status tess__repeat_pass(tess *, const tess_run_options *, tess__pass_fn *calls);
 
+uint32_t tess__scope_dtype(const tess *, int32_t scope); /* block_call.c: in which its kernels compute */
 /** Notes that the program's own code runs now, for messages on other ranks if this one is lost in it. */
 void tess__doing_event(tess *, const tess__event *);
 /** ranges.c: begins a named range of the device's profiler; does nothing when none listens. Each has its end. */

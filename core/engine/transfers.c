@@ -52,22 +52,47 @@ static tess_status start_lanes(tess *t) {
     return tess__executor_lane(&x->down, t->selection.host.helper_cpus, x->host_pool, NULL, NULL);
 }
 
+/* Numbers the model's elements in the order of their declaration, each parameter from a block's beginning on. */
+static tess_status number_elements(tess *t) {
+    const tess__layout *l = &t->plan.layout;
+    const tess__model *m = &t->plan.model;
+    int any = 0;
+    for (int32_t g = 0; g < l->n_groups; g++)
+        any |= l->groups[g].draws;
+    if (!any)
+        return TESS_OK;
+    t->transfers.runs = calloc((size_t)l->n_order, sizeof *t->transfers.runs);
+    uint64_t *at = calloc((size_t)m->n_params + 1, sizeof *at);
+    for (int32_t i = 0; at && i < m->n_params; i++)
+        at[i + 1] = at[i] + (m->params[i].tied_to == i ? tess__round_up(m->params[i].elems, TESS_Q8_BLOCK) : 0);
+    for (int32_t i = 0; at && t->transfers.runs && i < l->n_order; i++) {
+        const tess__param *p = &m->params[l->order[i]];
+        t->transfers.runs[i] = (tess_place){ .first = p->offset, .elems = p->elems, .at = at[l->order[i]] };
+    }
+    int made = at && t->transfers.runs;
+    free(at);
+    return made ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");
+}
+
 tess_status tess__transfers_create(tess *t) {
     t->transfers.in_flight = calloc((size_t)t->plan.compiler.stride + 1, sizeof *t->transfers.in_flight);
-    t->transfers.arrived = calloc((size_t)t->plan.setup.shard_ranks, sizeof *t->transfers.arrived);
+    t->transfers.arrived = calloc((size_t)t->plan.setup.nranks, sizeof *t->transfers.arrived);
     return t->transfers.in_flight && t->transfers.arrived
-               ? TESS_OK
+               ? number_elements(t)
                : tess__fail(TESS_E_NOMEM, "no memory for the engine's tables");
 }
 
 void tess__transfers_destroy(tess *t) {
     free(t->transfers.in_flight);
     free(t->transfers.arrived);
+    free(t->transfers.runs);
+    t->transfers.runs = NULL;
     t->transfers.in_flight = NULL;
     t->transfers.arrived = NULL;
 }
 
 void tess__transfers_forget(tess *t) {
+    tess__states_forget(t);
     memset(t->transfers.in_flight, 0, ((size_t)t->plan.compiler.stride + 1) * sizeof *t->transfers.in_flight);
 }
 

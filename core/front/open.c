@@ -28,6 +28,8 @@ static const tess__hooks hooks = {
     .digest_pass = tess__proof_pass_end,
     .digest_step = tess__proof_step,
     .check_rest = tess__proof_rest,
+    .digest_instr = tess__proof_instr,
+    .digest_event = tess__proof_event,
     .end_digests = tess__proof_end,
 };
 

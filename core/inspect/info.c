@@ -33,6 +33,7 @@ static tess_info info_of(const tess *t) {
                         .n_states = s->step ? t->plan.layout.n_states : s->n_states,
                         .device_memory_bytes = s->env.device_budget_bytes,
                         .host_memory_bytes = s->env.host_budget_bytes,
+                        .disk_memory_bytes = s->disk_budget_bytes,
                         .mirror = s->mirror,
                         .joins = t->mirror.joins != 0 };
 }

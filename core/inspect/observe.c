@@ -30,6 +30,7 @@ tess_status tess_ledger_peak(const tess *t, tess_ledger_point *out) {
     tess__ledger_point(&t->memory.ledger, &t->plan.layout, -1, TESS_LEDGER_PEAK, &p);
     if (t->pass.kind)
         p.pass = tess__pass_name(t->pass.program->kind);
+    p.held_bytes = t->memory.held ? t->memory.held->most : 0;
     TESS_GIVE(out, &p);
     return TESS_OK;
 }
@@ -44,6 +45,19 @@ tess_status tess_ledger_hook(tess *t, tess_ledger_fn fn, void *user) {
     TRY(tess__engine_check(t));
     t->recorder.ledger_hook = fn;
     t->recorder.ledger_user = user;
+    return TESS_OK;
+}
+
+tess_status tess_ledger_held(tess *t, tess_held_fn fn, void *user) {
+    TRY(tess__engine_check(t));
+    tess__held *held = fn ? calloc(1, sizeof *held) : NULL;
+    if (fn && !held)
+        return tess__fail(TESS_E_NOMEM, "no memory to book the program's own");
+    if (held)
+        *held = (tess__held){ .fn = fn, .user = user };
+    free(t->memory.held);
+    t->memory.held = held;
+    t->plan.holds = fn != NULL;
     return TESS_OK;
 }
 
@@ -147,6 +161,18 @@ tess_status tess_trace_each(tess *t, uint64_t step, tess_span_fn fn, void *user)
 
 /* ---- statistics ---- */
 
+/* It may have grown since the ledger changed. */
+static void put_held(const tess *t, tess_stats *s) {
+    tess__held *h = t->memory.held;
+    s->whole_peak_bytes = t->memory.ledger.most[TESS_DOMAIN_DEVICE];
+    if (!h)
+        return;
+    tess__held_ask(h, t->memory.ledger.total[TESS_DOMAIN_DEVICE]);
+    s->held_bytes = h->now;
+    s->held_peak_bytes = h->most;
+    s->whole_peak_bytes = h->whole > s->whole_peak_bytes ? h->whole : s->whole_peak_bytes;
+}
+
 static void put_plugins(const tess *t, tess_stats *s) {
     const tess__plugin_book *b = &t->selection.book;
     for (uint32_t d = 1; d < 3; d++) {
@@ -156,6 +182,19 @@ static void put_plugins(const tess *t, tess_stats *s) {
             s->plugin_category_bytes[d][c] = atomic_load(&b->category_peak[d][c]);
     }
     s->plugin_stated_bytes = tess__stated_bytes(&t->plan);
+}
+
+static void put_disk(const tess *t, tess_stats *s) {
+    const tess__program *any = tess__plan_fullest(&t->plan, TESS_DOMAIN_DISK);
+    uint64_t planned = tess__planned_bytes(&t->plan, TESS_DOMAIN_DISK),
+             before = t->mirror.planned_peak[TESS_DOMAIN_DISK];
+    uint64_t sum = 0;
+    s->disk_peak_bytes = t->memory.obtained_peak[TESS_DOMAIN_DISK];
+    s->planned_disk_peak_bytes = before > planned ? before : planned;
+    s->disk_live_bytes = t->memory.ledger.total[TESS_DOMAIN_DISK];
+    for (uint32_t c = 1; c < 16; c++)
+        sum += s->disk_category_bytes[c] = any->category_bytes[TESS_DOMAIN_DISK][c];
+    s->disk_category_bytes[TESS_CAT_FRAGMENTATION] = s->planned_disk_peak_bytes - sum;
 }
 
 /* Reads the norm. If the device clipped, this waits for it, unless passes are waited for apart. */
@@ -210,7 +249,9 @@ tess_status tess_stats_get(const tess *t, tess_stats *out) {
             if (t->plan.resident.buffers[i].domain == d && t->plan.resident.buffers[i].role != TESS__SHARD_GRAD)
                 s.resting_bytes[d] += t->plan.resident.buffers[i].bytes;
     }
+    put_disk(t, &s);
     put_plugins(t, &s);
+    put_held(t, &s);
     TRY(norm_of_step(t, &s.grad_norm));
     TESS_GIVE(out, &s);
     return TESS_OK;

@@ -16,11 +16,11 @@ static const char *kernel_name(uint32_t kernel) {
     return kernel < sizeof names / sizeof names[0] ? names[kernel] : "unknown kernel";
 }
 
-/* A sum goes out in its own dtype, or from an f32 sum in a 16-bit float. */
+/* A sum goes out in its own dtype, or from an f32 sum in a 16-bit float or in blocks. */
 static int sum_goes_to(uint32_t in, uint32_t out) {
     int f32_sum = in == TESS_F32 || in == TESS_BF16 || in == TESS_F16 || tess_dtype_is_blocks(in);
     if (f32_sum)
-        return one_of(out, 1 << TESS_F32 | 1 << TESS_BF16 | 1 << TESS_F16);
+        return one_of(out, 1 << TESS_F32 | 1 << TESS_BF16 | 1 << TESS_F16 | 1 << TESS_Q8 | 1 << TESS_Q8E4M3);
     return in == out;
 }
 
@@ -60,10 +60,28 @@ static tess_status check_inputs(const tess_kernel *k, tess_error *error) {
 
 static tess_status check_scale(const tess_kernel *k, tess_error *error) {
     int plain = k->scale == 0 || k->scale == 1;
-    int integers = k->kernel == TESS_K_TREE_SUM && (k->in_dtype == TESS_I32 || k->in_dtype == TESS_I64);
-    if (!plain && (k->kernel == TESS_K_CAST || integers))
+    int sums = k->kernel == TESS_K_TREE_SUM, integers = sums && (k->in_dtype == TESS_I32 || k->in_dtype == TESS_I64);
+    if (!plain && (k->kernel == TESS_K_CAST || integers || (sums && tess_dtype_is_blocks(k->out_dtype))))
         return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "%s of %s does not scale: scale is %g, expected 0 or 1",
                                 kernel_name(k->kernel), tess_dtype_name(k->in_dtype), k->scale);
+    return TESS_OK;
+}
+
+/* Sums go through blocks only if they are f32 from their beginning; draws make blocks of f32. */
+static tess_status check_rounding(const tess_kernel *k, tess_error *error) {
+    uint32_t both = TESS_KERNEL_Q8 | TESS_KERNEL_Q8E4M3, flags = k->flags & both;
+    int f32_sum = k->in_dtype != TESS_F64 && k->in_dtype != TESS_I32 && k->in_dtype != TESS_I64;
+    if (tess__kernel_draws(k) && (k->in_dtype != TESS_F32 || !tess_dtype_is_blocks(k->out_dtype) ||
+                                  k->rounding->first % TESS_Q8_BLOCK || (k->rounding->n_runs && !k->rounding->runs)))
+        return tess_plugin_fail(error, TESS_E_INVALID, "cast from %s to %s by draws: from f32 to blocks, whole ones",
+                                tess_dtype_name(k->in_dtype), tess_dtype_name(k->out_dtype));
+    if (k->kernel != TESS_K_TREE_SUM || !flags)
+        return TESS_OK;
+    if (flags == both || k->flags & TESS_KERNEL_CHAIN || !f32_sum)
+        return tess_plugin_fail(error, TESS_E_INVALID,
+                                "tree sum of %s with flags %u: blocks are of one kind, of f32, "
+                                "and of no chain",
+                                tess_dtype_name(k->in_dtype), k->flags);
     return TESS_OK;
 }
 
@@ -114,6 +132,8 @@ tess_status tess__kernel_run(const tess_kernel *k, tess__pool *pool, tess_error 
         status = check_inputs(k, error);
     if (status == TESS_OK)
         status = check_scale(k, error);
+    if (status == TESS_OK)
+        status = check_rounding(k, error);
     if (status == TESS_OK && k->kernel == TESS_K_OPTIMIZER)
         status = check_optimizer(k, error);
     if (status < 0)

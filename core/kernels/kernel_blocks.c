@@ -16,17 +16,24 @@ TESS_BODY uint32_t most_of(const float *x, uint64_t n) {
     return most;
 }
 
-/* A block of f32 with `n` elements, of bytes whose greatest number is `top`, a constant. */
-TESS_BODY void pack_block(const float *x, char *out, uint64_t n, float top) {
+TESS_BODY uint8_t byte_of(float y, float top) {
+    return top == TESS_Q8_TOP ? tess_q8_of_f32(y) : tess_e4m3_of_f32(y);
+}
+
+TESS_BODY uint8_t drawn_byte(float y, uint32_t draw, float top) {
+    return top == TESS_Q8_TOP ? tess_q8_drawn(y, draw) : tess_e4m3_drawn(y, draw);
+}
+
+/* A block of f32 with `n` elements, of bytes whose greatest number is `top`, a constant. `draws` null: to nearest. */
+TESS_BODY void pack_block(const float *x, char *out, uint64_t n, float top, const uint32_t *draws) {
     uint8_t *q = (uint8_t *)(out + 4);
-    uint32_t most = most_of(x, n);
-    float scale = tess_block_scale(most, top), factor = tess_block_factor(most, top);
+    float scale = tess_block_scale(most_of(x, n), top), factor = tess_block_factor(scale);
     memcpy(out, &scale, sizeof scale);
     if (factor == 0.0f)
         memset(q, 0, TESS_Q8_BLOCK);
     else
         for (uint64_t i = 0; i < n; i++)
-            q[i] = top == TESS_Q8_TOP ? tess_q8_of_f32(x[i] * factor) : tess_e4m3_of_f32(x[i] * factor);
+            q[i] = draws ? drawn_byte(x[i] * factor, draws[i], top) : byte_of(x[i] * factor, top);
     if (n < TESS_Q8_BLOCK)
         memset(q + n, 0, TESS_Q8_BLOCK - n);
 }
@@ -55,9 +62,20 @@ TESS_BODY float as_f32(float x) {
     TESS_BODY void name##_body(const void *src, void *dst, uint64_t elems) {                                           \
         const float *from = src;                                                                                       \
         char *to = dst;                                                                                                \
-        EACH_BLOCK(pack_block(from + i, AT(to), TESS_Q8_BLOCK, top), pack_block(from + i, AT(to), n, top));            \
+        EACH_BLOCK(pack_block(from + i, AT(to), TESS_Q8_BLOCK, top, NULL),                                             \
+                   pack_block(from + i, AT(to), n, top, NULL));                                                        \
     }                                                                                                                  \
     PATHS(name)
+
+/* One block, of which the first element has number `at` in the model. */
+#define DRAW(name, top)                                                                                                \
+    TESS_BODY void name##_body(const void *src, void *dst, uint64_t n, uint64_t at, const tess_rounding *r) {          \
+        uint32_t draws[TESS_Q8_BLOCK];                                                                                 \
+        for (uint64_t i = 0; i < TESS_Q8_BLOCK; i += 8)                                                                \
+            tess_draws_of(at + i, r->step, r->draw, draws + i);                                                        \
+        pack_block(src, dst, n, top, draws);                                                                           \
+    }                                                                                                                  \
+    DRAW_PATHS(name)
 
 #define WIDEN(name, top, type, rounded)                                                                                \
     TESS_BODY void name##_block(const char *in, type *out, uint64_t n) {                                               \
@@ -74,31 +92,32 @@ TESS_BODY float as_f32(float x) {
     }                                                                                                                  \
     PATHS(name)
 
-#define PLAIN(name)                                                                                                    \
-    static void name##_c(const void *src, void *dst, uint64_t elems) {                                                 \
-        name##_body(src, dst, elems);                                                                                  \
+#define VARIANT(name, isa, target, params, args)                                                                       \
+    target static void name##_##isa params {                                                                           \
+        name##_body args;                                                                                              \
     }
 #if defined(TESS_HAVE_X86)
-#define PATHS(name)                                                                                                    \
-    PLAIN(name)                                                                                                        \
-    TESS_TARGET_AVX2 static void name##_avx2(const void *src, void *dst, uint64_t elems) {                             \
-        name##_body(src, dst, elems);                                                                                  \
-    }                                                                                                                  \
-    TESS_TARGET_AVX512 static void name##_avx512(const void *src, void *dst, uint64_t elems) {                         \
-        name##_body(src, dst, elems);                                                                                  \
-    }
+#define VARIANTS(name, params, args)                                                                                   \
+    VARIANT(name, c, , params, args)                                                                                   \
+    VARIANT(name, avx2, TESS_TARGET_AVX2, params, args)                                                                \
+    VARIANT(name, avx512, TESS_TARGET_AVX512, params, args)
 #define LIST(name)                                                                                                     \
     { name##_c, name##_avx2, name##_avx512 }
 #else
-#define PATHS(name) PLAIN(name)
+#define VARIANTS(name, params, args) VARIANT(name, c, , params, args)
 #define LIST(name)                                                                                                     \
     { name##_c, name##_c, name##_c }
 #endif
+#define PATHS(name) VARIANTS(name, (const void *src, void *dst, uint64_t elems), (src, dst, elems))
+#define DRAW_PATHS(name)                                                                                               \
+    VARIANTS(name, (const void *src, void *dst, uint64_t n, uint64_t at, const tess_rounding *r), (src, dst, n, at, r))
 
 PACK(f32_to_q8, TESS_Q8_TOP)
 WIDEN(q8_to_f32, TESS_Q8_TOP, float, as_f32)
 WIDEN(q8_to_bf16, TESS_Q8_TOP, uint16_t, tess_bf16_of_f32)
 WIDEN(q8_to_f16, TESS_Q8_TOP, uint16_t, tess_f16_of_f32)
+DRAW(draw_q8, TESS_Q8_TOP)
+DRAW(draw_e4m3, TESS_E4M3_TOP)
 PACK(f32_to_e4m3, TESS_E4M3_TOP)
 WIDEN(e4m3_to_f32, TESS_E4M3_TOP, float, as_f32)
 WIDEN(e4m3_to_bf16, TESS_E4M3_TOP, uint16_t, tess_bf16_of_f32)
@@ -126,4 +145,46 @@ tess__cast_fn tess__cast_find_blocks(uint32_t from, uint32_t to) {
         if (casts[i].from == from && casts[i].to == to)
             return casts[i].paths[path];
     return NULL;
+}
+
+/* ---- stochastic rounding: a block after the other, since each has a place of its own in the model ---- */
+
+typedef void (*draw_fn)(const void *src, void *dst, uint64_t n, uint64_t at, const tess_rounding *);
+typedef struct {
+    draw_fn fn;
+    const tess_kernel *kernel;
+} draw_job;
+
+static const tess_place *run_of(const tess_rounding *r, uint64_t elem) {
+    uint32_t low = 0, high = r->n_runs;
+    while (low < high) { /* the first that ends behind it */
+        uint32_t middle = low + (high - low) / 2;
+        if (r->runs[middle].first + r->runs[middle].elems > elem)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low < r->n_runs && r->runs[low].first <= elem ? &r->runs[low] : NULL;
+}
+
+static void draw_part(void *user, uint64_t first, uint64_t elems) {
+    const draw_job *job = user;
+    const tess_rounding *r = job->kernel->rounding;
+    const float *from = job->kernel->in[0];
+    char *to = job->kernel->out;
+    for (uint64_t i = first; i < first + elems; i += TESS_Q8_BLOCK) {
+        uint64_t left = first + elems - i, n = left < TESS_Q8_BLOCK ? left : TESS_Q8_BLOCK;
+        const tess_place *run = run_of(r, r->first + i);
+        if (run)
+            job->fn(from + i, to + i / TESS_Q8_BLOCK * TESS_Q8_BYTES, n, run->at + (r->first + i - run->first), r);
+        else
+            memset(to + i / TESS_Q8_BLOCK * TESS_Q8_BYTES, 0, TESS_Q8_BYTES);
+    }
+}
+
+void tess__kernel_draw(const tess_kernel *k, tess__pool *pool) {
+    static const draw_fn q8[3] = LIST(draw_q8), e4m3[3] = LIST(draw_e4m3);
+    int isa = tess__isa(), path = isa >= TESS_ISA_AVX512 ? 2 : isa == TESS_ISA_AVX2 ? 1 : 0;
+    draw_job job = { k->out_dtype == TESS_Q8 ? q8[path] : e4m3[path], k };
+    tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, draw_part, &job);
 }

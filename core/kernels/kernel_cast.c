@@ -101,6 +101,10 @@ static void cast_part(void *user, uint64_t first, uint64_t elems) {
 }
 
 void tess__kernel_cast(const tess_kernel *k, tess__pool *pool) {
+    if (tess__kernel_draws(k)) {
+        tess__kernel_draw(k, pool);
+        return;
+    }
     int stream = tess_dtype_span(k->in_dtype, k->elems) + tess_dtype_span(k->out_dtype, k->elems) >= 16u << 20;
     cast_job job = { tess__cast_find(k->in_dtype, k->out_dtype, stream), k->in[0], k->out, k->in_dtype, k->out_dtype };
     tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, cast_part, &job);

@@ -61,13 +61,24 @@ typedef struct {
     uint32_t sum_dtype, sum_bytes, out_bytes;
     add_fn add;
     tess__cast_fn load, store, load_out; /* null: no cast needed */
+    tess__cast_fn pack, widen;           /* null: sums do not go through blocks */
 } sum_job;
 
 typedef struct { /* one thread's scratch for a chunk: a partial per level, the input as loaded, the result */
     _Alignas(64) char level[MOST_LEVELS][CHUNK_BYTES];
     _Alignas(64) char loaded[CHUNK_BYTES];
     _Alignas(64) char result[CHUNK_BYTES];
+    char blocks[CHUNK_BYTES / sizeof(float) / TESS_Q8_BLOCK * TESS_Q8_BYTES];
 } sum_scratch;
+
+/* One sum of two. */
+static void add_two(const sum_job *job, void *to, const void *a, const void *b, uint64_t elems, sum_scratch *s) {
+    job->add(to, a, b, elems);
+    if (job->pack) {
+        job->pack(to, s->blocks, elems);
+        job->widen(s->blocks, to, elems);
+    }
+}
 
 /* Finds input k's elements from `first` in the sum's dtype: where they lie, or cast into the scratch. */
 static const void *load_input(const sum_job *job, uint32_t k, uint64_t first, uint64_t elems, void *room) {
@@ -91,14 +102,14 @@ static const void *sum_tree(const sum_job *job, uint64_t first, uint64_t elems, 
         uint32_t top = (uint32_t)__builtin_ctz(~k);
         x = load_input(job, k, first, elems, s->loaded);
         for (uint32_t i = 0; i < top; i++, x = s->level[top])
-            job->add(s->level[top], level[i], x, elems);
+            add_two(job, s->level[top], level[i], x, elems, s);
         level[top] = x;
     }
     x = load_input(job, last, first, elems, s->loaded);
     for (uint32_t i = 0; last >> i; i++) {
         if (last >> i & 1) {
             void *to = last >> i == 1 ? end : s->result;
-            job->add(to, level[i], x, elems);
+            add_two(job, to, level[i], x, elems, s);
             x = to;
         }
     }
@@ -142,7 +153,7 @@ static void finish_sum(const sum_job *job, const void *x, char *out, uint64_t el
             job->load_out(out, s->level[0], elems);
             old = s->level[0];
         }
-        job->add(to, old, x, elems);
+        add_two(job, to, old, x, elems, s);
         x = to;
     }
     if (k->scale != 0 && k->scale != 1) {
@@ -163,7 +174,7 @@ static void sum_part(void *user, uint64_t first, uint64_t elems) {
     int through = job->store || (k->flags & TESS_KERNEL_ADD); /* the sum is not yet what goes out */
     for (uint64_t at = first; at < stop; at += chunk) {
         uint64_t now = stop - at < chunk ? stop - at : chunk;
-        char *out = (char *)k->out + at * job->out_bytes;
+        char *out = (char *)k->out + tess_dtype_span(k->out_dtype, at);
         void *end = through ? scratch.result : out;
         const void *x = k->flags & TESS_KERNEL_CHAIN ? sum_chain(job, at, now, end, &scratch)
                                                      : sum_tree(job, at, now, end, &scratch);
@@ -183,6 +194,7 @@ void tess__kernel_tree_sum(const tess_kernel *k, tess__pool *pool) {
         return;
     }
     uint32_t sum = sum_dtype_of(k->in_dtype);
+    uint32_t blocks = k->flags & TESS_KERNEL_Q8 ? TESS_Q8 : k->flags & TESS_KERNEL_Q8E4M3 ? TESS_Q8E4M3 : 0;
     sum_job job = { .kernel = k,
                     .sum_dtype = sum,
                     .sum_bytes = tess_dtype_bytes(sum),
@@ -190,6 +202,8 @@ void tess__kernel_tree_sum(const tess_kernel *k, tess__pool *pool) {
                     .add = add_find(sum),
                     .load = k->in_dtype == sum ? NULL : tess__cast_find(k->in_dtype, sum, 0),
                     .store = k->out_dtype == sum ? NULL : tess__cast_find(sum, k->out_dtype, 0),
+                    .pack = blocks ? tess__cast_find(sum, blocks, 0) : NULL,
+                    .widen = blocks ? tess__cast_find(blocks, sum, 0) : NULL,
                     .load_out = k->out_dtype == sum ? NULL : tess__cast_find(k->out_dtype, sum, 0) };
     tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, sum_part, &job);
 }

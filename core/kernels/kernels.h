@@ -4,12 +4,13 @@
  *
  * CAST: in[0] → out, among f16, bf16, f32, f64; equal dtypes are copied. From f32 to blocks, from them to f32, bf16,
  * f16.
- * scale: 0 or 1.
+ * scale: 0 or 1. With `rounding`, from f32 to blocks alone: each element by a draw.
  *
  * TREE_SUM: r = T(in[0 … n_in-1]); TESS_KERNEL_ADD: r = out + r; then out = r * scale, where 0 means 1. Sums are f32
- * (f64 of f64, wrapping of i32 and i64); out has the sum's dtype, or is bf16 or f16, rounded once. TESS_KERNEL_CHAIN:
- * in[0 … n_in-2] have the sum's dtype, in[n_in-1] has in_dtype, and r = in[0] + (in[1] + (… + in[n_in-1])): one push of
- * the incremental tree (kernel_tree_sum.c). out may be an input of its own dtype.
+ * (f64 of f64, wrapping of i32 and i64); out has the sum's dtype, or is bf16, f16 or blocks, rounded once.
+ * TESS_KERNEL_Q8 and _Q8E4M3: each sum of two is rounded to blocks. TESS_KERNEL_CHAIN: in[0 … n_in-2] have the sum's
+ * dtype, in[n_in-1] has in_dtype, and r = in[0] + (in[1] + (… + in[n_in-1])): one push of the incremental tree
+ * (kernel_tree_sum.c). out may be an input of its own dtype.
  *
  * SCALE: out = in[0] * scale (null in: out in place), f32 or f64; scale rounded once to the dtype; 0 is 0.
  *
@@ -28,6 +29,11 @@ tess_status tess__kernel_need(const tess_kernel *, tess_need *out);
 /** Checks the kernel, then runs it on the caller and the pool. A message names what is wrong. */
 tess_status tess__kernel_run(const tess_kernel *, tess__pool *, tess_error *);
 
+/** Whether a cast rounds by draws; an older caller's kernel has no word of it. */
+static inline int tess__kernel_draws(const tess_kernel *k) {
+    return k->kernel == TESS_K_CAST && k->struct_size >= sizeof *k && k->rounding;
+}
+
 /* The parts, after checking. */
 void tess__kernel_cast(const tess_kernel *, tess__pool *);
 void tess__kernel_tree_sum(const tess_kernel *, tess__pool *);
@@ -45,6 +51,8 @@ tess__cast_fn tess__cast_find(uint32_t from, uint32_t to, int stream);
 
 /** Those of which one side has blocks of 8 bits: a run begins at one. */
 tess__cast_fn tess__cast_find_blocks(uint32_t from, uint32_t to);
+/** CAST to blocks with `rounding`. */
+void tess__kernel_draw(const tess_kernel *, tess__pool *);
 
 enum { TESS__KERNEL_LEAST_ELEMS = 32768 }; /* per thread: below it, waking a worker costs more than it saves */
 #endif

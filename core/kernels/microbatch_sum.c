@@ -11,7 +11,7 @@ static tess_status add_leaf(const tess__microbatch_sum *c, float *out, const voi
                       .in_dtype = dtype,
                       .out_dtype = TESS_F32,
                       .n_in = 1,
-                      .flags = to ? 1 : 0,
+                      .flags = to ? TESS_KERNEL_ADD | (c->in_order ? 0 : c->flags) : 0,
                       .in = list,
                       .out = out,
                       .elems = c->elems,

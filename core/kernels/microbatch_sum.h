@@ -8,7 +8,8 @@
 typedef struct {
     float *level[16];
     int32_t n_levels;
-    int in_order; /* level 0 takes all, one after the other */
+    int in_order;   /* level 0 takes all, one after the other */
+    uint32_t flags; /* of each sum of two in the tree: TESS_KERNEL_Q8 … */
     uint64_t elems;
 } tess__microbatch_sum;
 typedef tess_status (*tess__kernel_fn)(void *user, tess_kernel *);

@@ -48,13 +48,38 @@ static void ask_group(question *q, const tess__layout *l, const tess__setup *s, 
         add_question(q, l, group, TESS_REGION_STATE, (uint32_t)k, g->step.state[k].dtype);
 }
 
+enum { STORE_ALIGN_MOST = 1 << 20 };
+
+/* A store is for optimizer states, which are fetched for their step, of a device whose memory is the host's. */
+static tess_status check_store(const tess__setup *s, const tess_region *r, const tess_placement *p) {
+    if (!TESS_CAN(tess_offload_ops, s->offload, store_close))
+        return tess__fail(TESS_E_UNSUPPORTED, "offload %s rests a region of unit %d in a store, and offers none",
+                          s->offload_name, r->unit);
+    if (r->region != TESS_REGION_STATE)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "offload %s rests a region of kind %u in a store, which takes optimizer states alone",
+                          s->offload_name, r->region);
+    if (!tess__one_memory(s))
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "offload %s: states come from a store to host memory, which this device does not step in: "
+                          "TESSERA_OFFLOAD=cpu, or TESSERA_DEVICE=cpu",
+                          s->offload_name);
+    if (p->align & (p->align - 1) || p->align > STORE_ALIGN_MOST)
+        return tess__fail(TESS_E_UNSUPPORTED, "offload %s: a store's align is %llu, expected a power of two up to %d",
+                          s->offload_name, (unsigned long long)p->align, STORE_ALIGN_MOST);
+    return TESS_OK;
+}
+
 /* Regions of one kind in one group rest together, and are locked in memory together. */
-static tess_status take_answer(tess__layout *l, const tess_region *r, const tess_placement *p) {
-    if (p->rest != TESS_REST_DEVICE && p->rest != TESS_REST_HOST)
-        return tess__fail(
-            TESS_E_UNSUPPORTED,
-            "the offload plugin rests a region of unit %d in %u, expected %d (the device) or %d (the host)", r->unit,
-            p->rest, TESS_REST_DEVICE, TESS_REST_HOST);
+static tess_status take_answer(tess__layout *l, const tess__setup *s, const tess_region *r, const tess_placement *p) {
+    int stored = p->rest == TESS_REST_STORE;
+    if (p->rest < TESS_REST_DEVICE || p->rest > TESS_REST_STORE)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "the offload plugin rests a region of unit %d in %u, expected %d (the device), %d (the host) "
+                          "or %d (its store)",
+                          r->unit, p->rest, TESS_REST_DEVICE, TESS_REST_HOST, TESS_REST_STORE);
+    if (stored)
+        TRY(check_store(s, r, p));
     if (r->region == TESS_REGION_ACTIVATION) { /* the user decided that activations go to the host */
         l->activation_rest.domain = TESS_DOMAIN_HOST;
         l->activation_rest.pageable = p->rest == TESS_REST_HOST && p->pinned_bytes < r->bytes;
@@ -64,13 +89,18 @@ static tess_status take_answer(tess__layout *l, const tess_region *r, const tess
     tess__rest *rest = r->region == TESS_REGION_MASTER ? &g->param_rest
                        : r->region == TESS_REGION_GRAD ? &g->grad_rest
                                                        : &g->state_rest;
-    uint32_t domain = p->rest == TESS_REST_HOST ? TESS_DOMAIN_HOST : TESS_DOMAIN_DEVICE;
-    if (r->index && rest->domain != domain)
+    uint32_t domain = p->rest == TESS_REST_DEVICE ? TESS_DOMAIN_DEVICE : TESS_DOMAIN_HOST;
+    if (r->index && (rest->domain != domain || rest->stored != stored))
         return tess__fail(TESS_E_UNSUPPORTED,
                           "the offload plugin parts what belongs together: regions of unit %d rest in two places",
                           r->unit);
     rest->domain = domain;
-    rest->pageable |= domain == TESS_DOMAIN_HOST && p->pinned_bytes < r->bytes;
+    rest->stored = stored;
+    rest->pageable |= !stored && domain == TESS_DOMAIN_HOST && p->pinned_bytes < r->bytes;
+    if (stored) {
+        l->store_align = p->align > l->store_align ? p->align : l->store_align;
+        l->store_bytes += p->host_bytes;
+    }
     return TESS_OK;
 }
 
@@ -169,6 +199,7 @@ tess_status tess__layout_place(tess__layout *l, const tess__model *m, const tess
     if (!q.regions || !q.placements)
         status = tess__fail(TESS_E_NOMEM, "no memory to place %d groups", l->n_groups);
     l->activation_rest = (tess__rest){ 0 };
+    l->store_align = l->store_bytes = 0;
     for (int32_t g = 0; !status && g < l->n_groups; g++) {
         tess__group *of = &l->groups[g];
         of->param_rest = of->grad_rest = of->state_rest = (tess__rest){ .domain = TESS_DOMAIN_DEVICE };
@@ -179,7 +210,9 @@ tess_status tess__layout_place(tess__layout *l, const tess__model *m, const tess
     if (!status && q.n && (status = s->offload->place(s->offload_ctx, &s->env, q.regions, q.n, q.placements, &e)))
         status = tess__fail(status, "offload plugin: %s", e.message);
     for (uint32_t i = 0; !status && i < q.n; i++)
-        status = take_answer(l, &q.regions[i], &q.placements[i]);
+        status = take_answer(l, s, &q.regions[i], &q.placements[i]);
+    if (l->store_align)
+        l->store_align = tess__round_up(l->store_align, s->align);
     for (int32_t g = 0; !status && g < l->n_groups; g++)
         status = check_step(l, s, &l->groups[g]);
     free(q.regions);
@@ -202,6 +235,11 @@ static tess_precision_choice opaque_choice(void) {
                                     .accumulate = TESS_F32 };
 }
 
+static int draws_of(const tess_precision_choice *c) {
+    return c->rounding == TESS_ROUND_STOCHASTIC &&
+           (tess_dtype_is_blocks(c->gather) || tess_dtype_is_blocks(c->grad_wire));
+}
+
 /* Blocks of 8 bits are made of fp32, by the device. */
 static tess_status check_blocks(const tess__setup *s, const tess__param *p, const tess_precision_choice *c) {
     int gathers = tess_dtype_is_blocks(c->gather), sends = tess_dtype_is_blocks(c->grad_wire);
@@ -211,6 +249,7 @@ static tess_status check_blocks(const tess__setup *s, const tess__param *p, cons
                       .out_dtype = gathers ? c->gather : c->grad_wire };
     tess_need need = { .struct_size = sizeof need };
     tess_device_info info = { .struct_size = sizeof info };
+    const tess_rounding draws = { .struct_size = sizeof draws };
     if (!gathers && !sends)
         return TESS_OK;
     if (c->master != TESS_F32 || c->grad_local != TESS_F32)
@@ -218,13 +257,14 @@ static tess_status check_blocks(const tess__setup *s, const tess__param *p, cons
                           "parameter \"%s\": the precision plugin sends %s and %s in blocks of 8 bits, expected fp32",
                           p->name, tess_dtype_name(c->master), tess_dtype_name(c->grad_local));
     k.n_in = 1;
+    k.rounding = draws_of(c) ? &draws : NULL;
     if (s->device->kernel_need(s->device_ctx, &k, &need) == TESS_OK)
         return TESS_OK;
     s->device->describe(s->device_ctx, -1, &info, NULL);
     return tess__fail(TESS_E_UNSUPPORTED,
-                      "parameter \"%s\": TESSERA_PRECISION sends blocks of 8 bits, which device %s does not make: "
+                      "parameter \"%s\": TESSERA_PRECISION sends blocks of 8 bits%s, which device %s does not make: "
                       "TESSERA_DEVICE=cpu, or TESSERA_PRECISION=bf16",
-                      p->name, info.name);
+                      p->name, k.rounding ? " by draws" : "", info.name);
 }
 
 tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_precision_choice *c) {
@@ -246,6 +286,10 @@ tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_
         return tess__fail(TESS_E_UNSUPPORTED, "parameter \"%s\": the precision plugin gathers in a format of its own",
                           p->name);
     TRY(check_blocks(s, p, c));
+    if (c->rounding > TESS_ROUND_STOCHASTIC)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "parameter \"%s\": the precision plugin asks for rounding %u, which is none", p->name,
+                          c->rounding);
     if (1u << c->accumulate & NARROW_FLOATS)
         return tess__fail(TESS_E_UNSUPPORTED,
                           "parameter \"%s\": the precision plugin asks for sums in %s, expected fp32", p->name,
@@ -274,6 +318,7 @@ static tess_status join_step(tess__layout *l, const tess__setup *s, const tess__
 
 static int same_group(const tess__group *g, const tess_precision_choice *c, const tess_grain *step, int trainable) {
     return g->trainable == trainable && g->master == c->master && g->compute == c->compute && g->gather == c->gather &&
+           g->draws == draws_of(c) &&
            (!trainable || (g->grad_local == c->grad_local && g->grad_wire == c->grad_wire &&
                            memcmp(&g->step, step, sizeof *step) == 0));
 }
@@ -319,6 +364,7 @@ static tess_status join_group(tess__layout *l, const tess__setup *s, tess__param
                                        .master = c.master,
                                        .compute = c.compute,
                                        .gather = c.gather,
+                                       .draws = draws_of(&c),
                                        .pad = pad_of(&c, &step, trainable),
                                        .step = step,
                                        .low_copy = wants_copy(s, &c, trainable),

@@ -16,13 +16,19 @@ enum {                       /* a sharded gradient in the step arena: resident.c
 typedef struct {
     uint32_t domain; /* TESS_DOMAIN_… */
     int pageable;    /* host memory beyond the page-locked budget */
+    int stored;      /* in the offload plugin's store; it comes to host memory, which is its domain, to be stepped */
 } tess__rest;
+/* Where the bytes are between steps. */
+static inline uint32_t tess__rest_domain(const tess__rest *r) {
+    return r->stored ? TESS_DOMAIN_DISK : r->domain;
+}
 
 /* The part of a unit with one precision choice and one trainability: one flat buffer. */
 typedef struct {
     int32_t unit;
     int trainable;
     uint32_t master, compute, gather, grad_local, grad_wire; /* dtypes; gather: compute, or blocks */
+    int draws;                                               /* parameters and leaves in blocks are rounded by draws */
     uint32_t grad_shard; /* of the sharded gradient: fp32, or the wire's where it is one leaf */
     uint64_t used_elems, shard_elems, flat_elems; /* flat = S * shard, zero padded behind used */
     int32_t first_param, n_params;                /* in tess__layout.order, ascending by offset */
@@ -70,6 +76,8 @@ typedef struct {
     tess_state state[TESS__MAX_STATES]; /* of each the name */
     uint64_t chunk_elems;               /* of tess_each_full: the largest parameter, at most TESS__CHUNK_ELEMS */
     uint64_t param_elems;               /* trainable and frozen, without padding, tied ones once */
+    uint64_t store_align;               /* of what rests in a store, there and in memory; 0: nothing does */
+    uint64_t store_bytes;               /* of host memory for the store itself */
     tess__rest activation_rest;         /* of those that wait on the host: only whether they are locked in memory */
 } tess__layout;
 
@@ -118,6 +126,11 @@ static inline uint64_t tess__values_of(uint64_t elems, uint32_t every) {
     return every > 1 ? (elems + every - 1) / every : elems;
 }
 
+/** The host's step arena, and places in it, begin at multiples of this. */
+static inline uint64_t tess__host_align(const tess__setup *s, const tess__layout *l) {
+    return l->store_align > s->align ? l->store_align : s->align;
+}
+
 /** The part of parameter `p` in the shard of `shard_rank`: its first element in the parameter, its place in the shard
  * and its length; 0 elements when none. */
 typedef struct {
@@ -127,6 +140,12 @@ typedef struct {
 typedef struct {
     uint64_t first, elems;
 } tess__span_elems;
+/** Elements of the part of the shard's gradient that one of its replicas sums, whole blocks of 8 bits. Together they
+ * may be more than the shard. */
+static inline uint64_t tess__replica_elems(const tess__group *g, int32_t replicas) {
+    uint64_t blocks = g->shard_elems / TESS_Q8_BLOCK, n = (uint64_t)replicas;
+    return (blocks + n - 1) / n * TESS_Q8_BLOCK;
+}
 tess__span_elems tess__replica_part(const tess__group *, int32_t replica, int32_t replicas);
 tess__piece tess__layout_piece(const tess__layout *, const tess__param *, int32_t shard_rank);
 #endif

@@ -47,7 +47,7 @@ tess_status tess__step_on_device(const tess__step *step, const tess__memory *mem
         piece.master = (float *)tess__address(memory, TESS__MASTER, g) + own.in_shard;
         piece.grad = (const float *)tess__address(memory, TESS__SHARD_GRAD, g) + own.in_shard;
         for (uint32_t k = 0; k < group->step.n_states; k++)
-            piece.state[k] = (char *)tess__address(memory, TESS__STATE0 + (int)k, g) +
+            piece.state[k] = (char *)tess__state_address(memory, (int)k, g) +
                              own.in_shard / group->step.state[k].every * tess_dtype_bytes(group->step.state[k].dtype);
         TRY(failed(ops->device_step(opened, &on, stream, &e), plugin, &e));
     }

@@ -16,7 +16,7 @@ static float *piece_of(const tess__memory *m, int32_t g, int piece) {
         return tess__address(m, TESS__SHARD_GRAD, g);
     if (piece == 0 || m->plan->setup.shard_ranks > 1)
         return tess__address(m, TESS__UPDATE + piece, g);
-    return tess__address(m, TESS__STATE0 + piece - 1, g);
+    return tess__state_address(m, piece - 1, g);
 }
 
 static int has_piece(const tess__group *g, int piece) {
@@ -30,7 +30,7 @@ tess_status tess__update_make(const tess__step *step, const tess__memory *m, con
     for (int k = 0; m->plan->setup.shard_ranks > 1 && k < (int)group->step.n_states; k++)
         if (tess__travels(group, k))
             memcpy(piece_of(m, g, 1 + k) + (uint64_t)m->comms->shard_rank * group->shard_elems,
-                   tess__address(m, TESS__STATE0 + k, g), group->shard_elems * 4);
+                   tess__state_address(m, k, g), group->shard_elems * 4);
     return TESS_OK;
 }
 

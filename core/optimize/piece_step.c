@@ -75,7 +75,8 @@ static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first, flo
     p->grad = p->phase == TESS_PHASE_AFTER ? NULL : gradient(x, first, p->elems, room);
     p->update = x->update ? x->update + first : NULL;
     for (uint32_t k = 0; k < g->n_states; k++)
-        p->state[k] = at_value(x, TESS__STATE0 + (int)k, g->state[k].dtype, first / g->state[k].every);
+        p->state[k] = (char *)tess__state_address(x->memory, (int)k, x->index) +
+                      first / g->state[k].every * tess_dtype_bytes(g->state[k].dtype);
     tess_status status = s->step->step(s->step_ctx, p, &e);
     if (status) {
         note_failure(x, status, &e);

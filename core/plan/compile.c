@@ -7,6 +7,7 @@
 #include "compile_audit.h"
 #include "compile_blocks.h"
 #include "compile_matrices.h"
+#include "compile_states.h"
 #include "compile_steps.h"
 #include "compile_units.h"
 #include "emit.h"
@@ -172,6 +173,7 @@ tess_status tess__compiler_end(tess__compiler *b) {
     TRY(tess__unit_end_replicate(b));
     TRY(tess__unit_end_host_work(b));
     TRY(tess__matrices_flush(b));
+    TRY(tess__states_end(b));
     for (int32_t i = 0; i < b->model->n_blocks; i++) {
         TRY(tess__emit_free(b, TESS__OUTPUT, i));
         TRY(tess__emit_free(b, TESS__SAVED, i));
@@ -189,7 +191,7 @@ void tess__compiler_start(tess__compiler *b, tess__program *p, uint32_t kind) {
     b->at = 0;
     b->fused = b->params_only = 0;
     b->reducing = b->replicating = b->on_host = -1;
-    b->begun = b->coming = b->going = -1;
+    b->begun = b->coming = b->going = b->storing = -1;
     b->ordinal = 0;
     b->mark = 0;
     memset(b->units, 0, (size_t)b->layout->n_units * sizeof *b->units);
@@ -228,7 +230,7 @@ static tess_status finish_program(tess__compiler *b, int with_grads, tess__progr
     if (!s && may_see && (out->kind & 15) != TESS_PASS_TRAIN) /* gradients wait for their step in the step arena */
         s = tess__resident(b->setup, b->layout, 1, &lent);
     if (!s)
-        s = tess__assign_offsets(out, &resident, &lent, b->setup->align);
+        s = tess__assign_offsets(out, &resident, &lent, b->setup->align, tess__host_align(b->setup, b->layout));
     tess__program_free(&resident);
     tess__program_free(&lent);
     out->hash = tess__program_hash(out);
@@ -334,6 +336,8 @@ static tess_status compile_full(tess__compiler *b) {
 
 tess_status tess__compile_other(tess__compiler *b, uint32_t kind, tess__program *out) {
     tess__compiler_start(b, out, kind);
+    if (kind == TESS__PASS_CLIP)
+        TRY(tess__states_begin(b)); /* beside the norm */
     if (kind == TESS__PASS_NORM || kind == TESS__PASS_CLIP)
         TRY(compile_norm(b));
     if (kind == TESS__PASS_STEP || kind == TESS__PASS_CLIP)

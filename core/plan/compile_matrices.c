@@ -2,6 +2,7 @@
 #include "compile_matrices.h"
 
 #include "base/status.h"
+#include "compile_states.h"
 #include "emit.h"
 #include "layout/matrices.h"
 
@@ -50,6 +51,7 @@ static int is_sharded(const tess__compiler *b) {
 
 tess_status tess__matrices_begin(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
+    TRY(tess__states_need(b, g));
     for (int piece = 0; piece <= TESS__MAX_STATES; piece++)
         if (piece == 0 ? !tess__updates_in_place(b->setup, group) : is_sharded(b) && has_piece(group, piece))
             TRY(tess__emit_alloc(b, TESS__UPDATE + piece, g, TESS_CAT_OPTIMIZER_SCRATCH, group->unit,
@@ -83,7 +85,8 @@ static tess_status end_matrices(tess__compiler *b, int32_t g) {
         TRY(given_back(b, g, 0));
     TRY(tess__emit(b, TESS__UPDATE_APPLY, g));
     TRY(tess__emit_free(b, TESS__UPDATE, g));
-    return tess__emit_free(b, TESS__SHARD_GRAD, g);
+    TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+    return tess__states_store(b, g);
 }
 
 tess_status tess__matrices_alone(tess__compiler *b, int32_t g) {

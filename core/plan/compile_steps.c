@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "compile_matrices.h"
+#include "compile_states.h"
 #include "compile_units.h"
 #include "emit.h"
 #include "layout/matrices.h"
@@ -45,8 +46,10 @@ static tess_status begin_unit(tess__compiler *b, int32_t u, int *has_matrices) {
             *has_matrices = 1;
             TRY(tess__matrices_begin(b, g));
         } else {
+            TRY(tess__states_need(b, g));
             TRY(tess__emit(b, TESS__OPTIMIZE, g));
             TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+            TRY(tess__states_store(b, g));
         }
     }
     return *has_matrices ? TESS_OK : tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u);
@@ -65,5 +68,6 @@ static tess_status overlapped(tess__compiler *b) {
 }
 
 tess_status tess__compile_steps(tess__compiler *b) {
-    return b->layout->n_matrices && b->in_turn != TESS__IN_TURN_ALWAYS ? overlapped(b) : in_turn(b);
+    TRY(b->layout->n_matrices && b->in_turn != TESS__IN_TURN_ALWAYS ? overlapped(b) : in_turn(b));
+    return tess__states_end(b);
 }

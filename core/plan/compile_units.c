@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "compile_matrices.h"
+#include "compile_states.h"
 #include "emit.h"
 #include "layout/matrices.h"
 
@@ -198,21 +199,37 @@ tess_status tess__unit_begin_grad(tess__compiler *b, int32_t u, int is_untouched
     return TESS_OK;
 }
 
-/* The dtype in which a group's gradient is sent: partial sums are sent in fp32 (docs/numbers.md, "Sums"). */
+/* Tells whether the group's gradient travels in blocks, leaves and sums alike. */
+static int sends_blocks(const tess__compiler *b, const tess__group *g) {
+    return tess_dtype_is_blocks(g->grad_wire) && b->setup->nranks > 1;
+}
+
+/* The dtype in which a group's gradient is sent where it is not in blocks: partial sums are sent in fp32
+ * (docs/numbers.md, "Sums"). */
 static uint32_t sent_dtype(const tess__compiler *b, const tess__group *g) {
     return sums_at_end(b) ? TESS_F32 : g->grad_wire;
 }
 
-/* Replicas have no parts of their own to sum: their leaves go through blocks, and are sent wide. */
-static int sends_blocks(const tess__compiler *b, const tess__group *g) {
-    return tess_dtype_is_blocks(sent_dtype(b, g));
+/* Blocks of the shard for its replicas: as many for each, the last ones maybe empty. */
+static tess_status alloc_for_replicas(tess__compiler *b, int role, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    uint64_t elems = (uint64_t)b->setup->replicas * tess__replica_elems(group, b->setup->replicas);
+    return tess__emit_alloc(b, role, g, TESS_CAT_COMM, group->unit, tess_dtype_span(group->grad_wire, elems),
+                            elems == group->shard_elems || role == TESS__LANDED ? 0 : TESS__ZERO);
+}
+
+static tess_status alloc_wire(tess__compiler *b, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    if (sends_blocks(b, group) && b->setup->shard_ranks == 1)
+        return alloc_for_replicas(b, TESS__WIRE, g);
+    return tess__emit_alloc(b, TESS__WIRE, g, TESS_CAT_COMM, group->unit,
+                            tess_dtype_span(group->grad_wire, group->flat_elems), 0);
 }
 
 static tess_status prepare_send(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     if (group->grad_wire != group->grad_local) { /* so that a leaf is rounded once, wherever it goes */
-        TRY(tess__emit_alloc(b, TESS__WIRE, g, TESS_CAT_COMM, group->unit,
-                             tess_dtype_span(group->grad_wire, group->flat_elems), 0));
+        TRY(alloc_wire(b, g));
         TRY(tess__emit(b, TESS__CAST_WIRE, g));
         TRY(tess__emit_free(b, TESS__GRAD, g));
     }
@@ -223,15 +240,39 @@ static tess_status prepare_send(tess__compiler *b, int32_t g) {
     return tess__emit_free(b, TESS__GRAD, g);
 }
 
+/* Posts a collective of replicas' blocks: each sends every other its part, and later the sum of its own to all. */
+static tess_status post_blocks(tess__compiler *b, int32_t g, uint8_t op, uint8_t flags) {
+    const tess__group *group = &b->layout->groups[g];
+    uint64_t bytes = tess_dtype_span(group->grad_wire, tess__replica_elems(group, b->setup->replicas));
+    tess__planned_collective c = tess__emit_collective(b, op, TESS__REPLICA, TESS_U8, TESS_U8, bytes);
+    TRY(tess__emit_scratch(b, TESS__REDUCE_SCRATCH, g, group->unit, &c));
+    return tess__emit_post(b, TESS__REPLICATE, flags, g, &c);
+}
+
 static tess_status replicate_group(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
-    uint32_t send = b->setup->shard_ranks == 1 && !sends_blocks(b, group) ? sent_dtype(b, group) : TESS_F32;
+    uint32_t send = b->setup->shard_ranks == 1 ? sent_dtype(b, group) : TESS_F32;
+    if (sends_blocks(b, group)) {
+        TRY(alloc_for_replicas(b, TESS__LANDED, g));
+        return post_blocks(b, g, TESS_ALL_TO_ALL, 0);
+    }
     tess__planned_collective c =
         tess__emit_collective(b, TESS_ALL_REDUCE, TESS__REPLICA, send, TESS_F32, group->shard_elems);
     c.redop = TESS_SUM;
     c.is_mean = !sums_shards(b);
     TRY(tess__emit_scratch(b, TESS__REDUCE_SCRATCH, g, group->unit, &c));
     return tess__emit_post(b, TESS__REPLICATE, 0, g, &c);
+}
+
+/* Sums what came from the replicas, and brings all sums together. */
+static tess_status end_blocks(tess__compiler *b, int32_t g) {
+    TRY(tess__emit(b, TESS__SUM_LANDED, g));
+    TRY(tess__emit_free(b, TESS__LANDED, g));
+    TRY(post_blocks(b, g, TESS_ALL_GATHER, TESS__BACK));
+    TRY(tess__emit(b, TESS__REPLICATE_WAIT, g));
+    TRY(tess__emit_free(b, TESS__REDUCE_SCRATCH, g));
+    TRY(tess__emit(b, TESS__WIDEN_SUM, g));
+    return tess__emit_free(b, TESS__SHARD_WIRE, g);
 }
 
 /* Makes the rounded leaf the sharded gradient. */
@@ -257,6 +298,10 @@ static tess_status post_reduce(tess__compiler *b, int32_t g) {
     if (group->grad_shard != TESS_F32)
         return round_leaf(b, g);
     TRY(prepare_send(b, g));
+    if (sums_at_end(b) && sends_blocks(b, group)) {
+        TRY(alloc_wire(b, g));
+        TRY(tess__emit(b, TESS__PACK_SUM, g));
+    }
     if (needs_part(b, group))
         TRY(tess__emit_alloc(b, TESS__PART, g, TESS_CAT_COMM, group->unit, group->shard_elems * 4, 0));
     else if (!group->grad_in_place)
@@ -290,6 +335,8 @@ static tess_status end_first(tess__compiler *b, int32_t g) {
     TRY(tess__emit_free(b, TESS__GRAD, g)); /* before the second collective takes scratch of its own */
     TRY(tess__emit_free(b, TESS__WIRE, g));
     if (sends_blocks(b, group)) {
+        if (replicated)
+            TRY(alloc_for_replicas(b, TESS__SHARD_WIRE, g));
         TRY(tess__emit(b, TESS__SUM_ARRIVED, g));
         TRY(tess__emit_free(b, TESS__ARRIVED, g));
     }
@@ -303,6 +350,8 @@ static tess_status finish_group(tess__compiler *b, int32_t g) {
     if (b->setup->replicas > 1) {
         TRY(tess__emit(b, TESS__REPLICATE_WAIT, g));
         TRY(tess__emit_free(b, TESS__REDUCE_SCRATCH, g));
+        if (sends_blocks(b, group))
+            TRY(end_blocks(b, g));
     }
     TRY(tess__emit_free(b, TESS__GRAD, g));
     TRY(tess__emit_free(b, TESS__WIRE, g));
@@ -346,9 +395,12 @@ tess_status tess__group_optimize(tess__compiler *b, int32_t g) {
     if (tess__steps_matrices(&b->layout->groups[g])) {
         TRY(overlaps ? tess__matrices_begin(b, g) : tess__matrices_alone(b, g));
     } else {
+        TRY(tess__states_need(b, g));
         TRY(tess__emit_flagged(b, TESS__OPTIMIZE, async_if(later), g));
-        if (!later)
+        if (!later) {
             TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+            TRY(tess__states_store(b, g));
+        }
     }
     if (g == last && overlaps)
         b->begun = u;
@@ -372,6 +424,8 @@ tess_status tess__unit_end_host_work(tess__compiler *b) {
         TRY(tess__emit_free(b, TESS__PART, g));
         if (b->fused)
             TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+        if (steps_on_lane(b, group))
+            TRY(tess__states_store(b, g));
     }
     return ends_later(b, u) && !overlaps_matrices(b, u)
                ? tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u)
@@ -426,6 +480,8 @@ tess_status tess__unit_reduce(tess__compiler *b, int32_t u) {
             TRY(post_reduce(b, g));
         else
             TRY(prepare_send(b, g));
+        if (b->fused)
+            TRY(tess__states_ahead(b, g));
     }
     b->units[u].grad = 0;
     b->units[u].reduced = 1;

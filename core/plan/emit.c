@@ -15,11 +15,9 @@ static uint8_t domain_of(const tess__compiler *b, int role, int32_t index) {
         return (uint8_t)b->layout->groups[index].param_rest.domain;
     if (role == TESS__SHARD_GRAD)
         return (uint8_t)b->layout->groups[index].grad_rest.domain;
-    if (role >= TESS__STATE0 && role <= TESS__STATE3)
-        return (uint8_t)b->layout->groups[index].state_rest.domain;
     if (role == TESS__PART && tess__one_memory(b->setup))
         return (uint8_t)b->layout->groups[index].grad_rest.domain;
-    if (role == TESS__OUTPUT_HOST || role == TESS__SAVED_HOST)
+    if (role == TESS__OUTPUT_HOST || role == TESS__SAVED_HOST || (role >= TESS__STAGED0 && role <= TESS__STAGED_LAST))
         return TESS_DOMAIN_HOST;
     return TESS_DOMAIN_DEVICE;
 }

@@ -130,7 +130,7 @@ static uint64_t lowest_free(const placed_list *list, const tess__buffer *b, uint
 
 /* Walks the program once, adding and taking away; notes where each domain is fullest. */
 static void find_peaks(tess__program *p, const tess__buffer *resident, int32_t n_resident) {
-    uint64_t now[3][16] = { { 0 } }, total[3] = { 0 };
+    uint64_t now[TESS__DOMAINS][16] = { { 0 } }, total[TESS__DOMAINS] = { 0 };
     for (int32_t i = 0; i < n_resident; i++) {
         now[resident[i].domain][resident[i].category] += resident[i].bytes;
         total[resident[i].domain] += resident[i].bytes;
@@ -143,7 +143,7 @@ static void find_peaks(tess__program *p, const tess__buffer *resident, int32_t n
             now[b->domain][b->category] += change;
             total[b->domain] += change;
         }
-        for (int32_t d = 1; d < 3; d++)
+        for (int32_t d = 1; d < TESS__DOMAINS; d++)
             if (i < 0 || total[d] > p->live_peak_bytes[d]) {
                 p->live_peak_bytes[d] = total[d];
                 p->peak_instr[d] = i < 0 ? 0 : i;
@@ -172,9 +172,9 @@ typedef struct {
     tess__program *p, *lent;
     tess__buffer **order; /* the STEP buffers */
     int32_t n;
-    uint64_t align;
-    uint64_t most[3], best[3]; /* by domain */
-    int32_t fullest[3];        /* the instruction at which `most` is alive */
+    uint64_t align[3]; /* by domain, as the next ones: step arenas are of device and host */
+    uint64_t most[3], best[3];
+    int32_t fullest[3]; /* the instruction at which `most` is alive */
     placed_list list;
 } placing;
 
@@ -219,7 +219,7 @@ static void place_in_order(placing *x, const placing_order *o) {
     p->step_bytes[1] = p->step_bytes[2] = 0;
     for (int32_t i = 0; i < x->n; i++) {
         tess__buffer *b = x->order[i];
-        b->offset = lowest_free(&x->list, b, x->align);
+        b->offset = lowest_free(&x->list, b, x->align[b->domain]);
         if (b->offset + b->bytes > p->step_bytes[b->domain])
             p->step_bytes[b->domain] = b->offset + b->bytes;
         remember_buffer(&x->list, b);
@@ -277,8 +277,9 @@ static void free_list(placing *x) {
     free(x->list.best_offsets);
 }
 
-tess_status tess__assign_offsets(tess__program *p, const tess__program *resident, tess__program *lent, uint64_t align) {
-    placing x = { .p = p, .lent = lent, .align = align, .best = { 0, UINT64_MAX, UINT64_MAX } };
+tess_status tess__assign_offsets(tess__program *p, const tess__program *resident, tess__program *lent, uint64_t align,
+                                 uint64_t host_align) {
+    placing x = { .p = p, .lent = lent, .align = { 0, align, host_align }, .best = { 0, UINT64_MAX, UINT64_MAX } };
     tess_status s = make_list(&x);
     p->step_bytes[1] = p->step_bytes[2] = 0;
     for (int32_t i = 0; !s && i < p->n_buffers; i++)

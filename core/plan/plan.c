@@ -140,18 +140,20 @@ static void list_categories(const tess__plan *p, uint32_t domain, char *out, siz
 }
 
 static tess_status over_budget(const tess__plan *p, uint32_t domain, uint64_t need, uint64_t budget) {
-    static const char *const name[] = { "", "device", "host" }, *const variable[] = { "", "DEVICE", "HOST" };
+    static const char *const name[] = { "", "device memory", "host memory", "disk" };
+    static const char *const variable[] = { "", "DEVICE", "HOST", "DISK" };
     char categories[512];
     list_categories(p, domain, categories, sizeof categories);
     return tess__fail(
         TESS_E_BUDGET,
-        "a step needs %llu bytes of %s memory per rank and TESSERA_%s_MEMORY allows %llu; at its peak, in bytes: %s",
+        "a step needs %llu bytes of %s per rank and TESSERA_%s_MEMORY allows %llu; at its peak, in bytes: %s",
         (unsigned long long)need, name[domain], variable[domain], (unsigned long long)budget, categories);
 }
 
 tess_status tess__plan_check_budget(const tess__plan *p) {
-    const uint64_t budget[3] = { 0, p->setup.env.device_budget_bytes, p->setup.env.host_budget_bytes };
-    for (uint32_t d = 1; d < 3; d++) {
+    const uint64_t budget[TESS__DOMAINS] = { 0, p->setup.env.device_budget_bytes, p->setup.env.host_budget_bytes,
+                                             p->setup.disk_budget_bytes };
+    for (uint32_t d = 1; d < TESS__DOMAINS; d++) {
         uint64_t need = tess__planned_bytes(p, d);
         if (budget[d] && need > budget[d])
             return over_budget(p, d, need, budget[d]);

@@ -29,6 +29,7 @@ typedef struct {
     tess__plan_wrap wrap;
     uint64_t user_bytes[TESS__MAX_USER]; /* device memory that the program took itself */
     int32_t n_user;
+    int32_t holds; /* 1: the program holds memory of its own, which is not planned (tess_ledger_held) */
     tess__layout layout;
     tess__compiler compiler;
     tess__program resident, programs[TESS__N_PROGRAMS];

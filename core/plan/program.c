@@ -158,6 +158,13 @@ static const char *op_name(uint8_t op) {
         [TESS__SUM_ARRIVED] = "sum of ranks",
         [TESS__AUDIT_SEND] = "all_gather for the audit",
         [TESS__AUDIT] = "audit",
+        [TESS__PACK_SUM] = "cast of the sum",
+        [TESS__SUM_LANDED] = "sum of replicas",
+        [TESS__WIDEN_SUM] = "widening of the sum",
+        [TESS__STATES_FETCH] = "fetch of the states",
+        [TESS__STATES_FETCH_WAIT] = "wait for the fetch of the states",
+        [TESS__STATES_STORE] = "store of the states",
+        [TESS__STATES_STORE_WAIT] = "wait for the store of the states",
     };
     return op < sizeof names / sizeof names[0] && names[op] ? names[op] : "?";
 }

@@ -15,9 +15,10 @@ enum tess__role {
     TESS__STATE1,
     TESS__STATE2,
     TESS__STATE3,
-    TESS__LOW_COPY, /* group: the same shard in the compute dtype, written by the optimizer */
-    TESS__BUFFERS,  /* 0: all running statistics */
-    TESS__STAGE,    /* 0: tess_all_reduce's data on its way */
+    TESS__LOW_COPY,  /* group: the same shard in the compute dtype, written by the optimizer */
+    TESS__BUFFERS,   /* 0: all running statistics */
+    TESS__STORE_OWN, /* 0: memory of the store itself */
+    TESS__STAGE,     /* 0: tess_all_reduce's data on its way */
     TESS__STAGE_SCRATCH,
     TESS__DIGESTS,      /* 0: sums of the ledger of digests, its line, and a piece of a device's memory */
     TESS__SNAPSHOT,     /* 0: what a checkpoint that is being written holds of this rank */
@@ -64,9 +65,14 @@ enum tess__role {
     TESS__AUDIT_WORK,      /* block: where it is computed again */
     TESS__AUDIT_FOUND,     /* block: the digests of all ranks */
     TESS__AUDIT_SCRATCH,   /* block */
+    TESS__SHARD_WIRE,      /* group: the shard's gradient in blocks, as its replicas send and gather it */
+    TESS__LANDED,          /* group: all replicas' blocks of this one's part of it */
+    TESS__STAGED0,         /* group: optimizer states that rest in a store, while they are stepped */
+    TESS__STAGED_LAST = TESS__STAGED0 + TESS__MAX_STATES - 1,
     TESS__N_ROLES
 };
 
+enum { TESS__DOMAINS = TESS_DOMAIN_DISK + 1 /* of arrays by domain, from 1 on */ };
 enum {
     TESS__RESIDENT = 1,
     TESS__STEP,
@@ -93,7 +99,7 @@ enum tess__op {
     TESS__SUM_FULL,    /* group: this microbatch's unsharded gradient into the partial sums */
     TESS__REDUCE,      /* group: post the reduce-scatter within the shard group; of blocks an all-to-all */
     TESS__REDUCE_WAIT,
-    TESS__REPLICATE, /* group: post the all-reduce across replicas */
+    TESS__REPLICATE, /* group: post the all-reduce across replicas; of blocks an all-to-all, then an all-gather */
     TESS__REPLICATE_WAIT,
     TESS__SUM_SHARD,  /* group: the reduced part into the sharded gradient */
     TESS__NORM_GROUP, /* group: add its squares to the limbs */
@@ -119,6 +125,13 @@ enum tess__op {
     TESS__SUM_ARRIVED,  /* group: the sum of the shard's gradients, which came in blocks */
     TESS__AUDIT_SEND,   /* block: if its turn has come, gives its inputs to all ranks */
     TESS__AUDIT,        /* block: computes it again for another rank, compares */
+    TESS__PACK_SUM,     /* group: the sum of microbatches to blocks */
+    TESS__SUM_LANDED,   /* group: the sum of this replica's part, which came in blocks, to blocks */
+    TESS__WIDEN_SUM,    /* group: the sums of all parts from blocks */
+    TESS__STATES_FETCH, /* group: states begin to come from the store */
+    TESS__STATES_FETCH_WAIT,
+    TESS__STATES_STORE, /* group: and, stepped, to go back there */
+    TESS__STATES_STORE_WAIT,
 };
 
 enum {                        /* flags */
@@ -126,6 +139,7 @@ enum {                        /* flags */
        TESS__ASYNC = 2,       /* GATHER, REDUCE, SUM_SHARD, OPTIMIZE: done by a transfer lane; a wait follows */
        TESS__OUTPUTS = 4,     /* OFFLOAD and so on: the block's output; else its saved buffer */
        TESS__OF_BACKWARD = 8, /* AUDIT, AUDIT_SEND, and ALLOC of what they need; else of forward */
+       TESS__BACK = 8,        /* REPLICATE: the way back, of sums */
        TESS__PIECE_SHIFT = 4  /* COLLECT, RETURN and their waits: above it, 0 for the update, 1 + k for state k */
 };
 
@@ -184,12 +198,13 @@ typedef struct {
     tess__planned_collective *collectives; /* in the hash by their instructions' tags */
     int32_t n_instrs, n_buffers, n_events, n_points, n_collectives, cap_instrs, cap_buffers, cap_events, cap_points,
         cap_collectives;
-    uint64_t step_bytes[3];  /* size of the step arena it needs, by domain; of tess__resident: of the resident arena */
-    uint64_t pageable_bytes; /* of tess__resident */
+    uint64_t step_bytes[TESS__DOMAINS]; /* size of the step arena it needs, by domain; of tess__resident: of the
+                                           resident arena */
+    uint64_t pageable_bytes;            /* of tess__resident */
     uint64_t hash;
-    int32_t peak_instr[3]; /* where most is alive, by domain */
-    uint64_t live_peak_bytes[3];
-    uint64_t category_bytes[3][16]; /* alive there, resident ones included */
+    int32_t peak_instr[TESS__DOMAINS]; /* where most is alive, by domain */
+    uint64_t live_peak_bytes[TESS__DOMAINS];
+    uint64_t category_bytes[TESS__DOMAINS][16]; /* alive there, resident ones included */
 } tess__program;
 
 enum { TESS__STAGE_BYTES = 4096 /* of tess_all_reduce */, TESS__MIRROR_CHUNK = 1 << 20 };

@@ -4,6 +4,8 @@
 
 #include "base/status.h"
 
+#include <string.h>
+
 /* Bytes of one rank's buffer, for which the comm plugin may have a limit. */
 static uint64_t bytes_of(const tess_collective *c, int32_t nranks) {
     int all = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_TO_ALL;
@@ -46,13 +48,13 @@ tess_status tess__scratch_of(const tess__setup *s, uint32_t op, uint32_t send, u
 static tess_status keep_buffer(tess__program *out, int role, int32_t index, tess__rest rest, uint8_t category,
                                int32_t unit, uint64_t bytes, uint64_t align) {
     tess__buffer r = { .role = (uint8_t)role,
-                       .domain = (uint8_t)rest.domain,
+                       .domain = (uint8_t)tess__rest_domain(&rest),
                        .arena = rest.pageable ? TESS__PAGEABLE : TESS__RESIDENT,
                        .category = category,
                        .index = index,
                        .unit = unit,
                        .bytes = tess__round_up(bytes, align) };
-    uint64_t *end = rest.pageable ? &out->pageable_bytes : &out->step_bytes[rest.domain];
+    uint64_t *end = rest.pageable ? &out->pageable_bytes : &out->step_bytes[r.domain];
     int32_t at;
     if (!r.bytes)
         return TESS_OK;
@@ -132,38 +134,48 @@ static tess_status lend_gradient(tess__program *out, const tess__group *g, int32
 static uint64_t digest_bytes(const tess__setup *s, const tess__layout *l) {
     uint64_t kinds = 2 + (uint64_t)l->n_states, units = (uint64_t)l->n_order;
     uint64_t bytes = units * kinds * (sizeof(uint64_t) + TESS__PROOF_HEX) + 3 * units + TESS__PROOF_LINE;
-    return tess__round_up(bytes, sizeof(uint64_t)) + (tess__one_memory(s) ? 0 : TESS__PROOF_CHUNK);
+    return tess__round_up(bytes, sizeof(uint64_t)) + (tess__one_memory(s) && !l->store_align ? 0 : TESS__PROOF_CHUNK);
 }
 
 static uint64_t for_passes(const tess__setup *s, const tess__layout *l, uint64_t bytes) {
     return l->passes * tess__round_up(bytes, s->align);
 }
 
+static tess_status keep_group(const tess__setup *s, const tess__layout *l, int32_t i, int with_grads,
+                              tess__program *out) {
+    const tess__rest device = { .domain = TESS_DOMAIN_DEVICE };
+    const tess__group *g = &l->groups[i];
+    TRY(keep_buffer(out, TESS__MASTER, i, g->param_rest, TESS_CAT_SHARD_PARAM, g->unit,
+                    g->shard_elems * tess_dtype_bytes(g->master), s->align));
+    if (g->low_copy)
+        TRY(keep_buffer(out, TESS__LOW_COPY, i, g->param_rest, TESS_CAT_LOW_COPY, g->unit,
+                        g->shard_elems * tess_dtype_bytes(g->compute), s->align));
+    for (int32_t k = 0; k < (int32_t)g->step.n_states; k++)
+        TRY(keep_buffer(out, TESS__STATE0 + k, i, g->state_rest, TESS_CAT_OPTIMIZER, g->unit, tess__state_bytes(g, k),
+                        g->state_rest.stored ? l->store_align : s->align));
+    for (int32_t k = 0; g->trainable && s->accum > 1 && !s->sync_each && k < tess__sum_levels(s); k++)
+        TRY(keep_buffer(out, TESS__SUM0 + k, i, device, TESS_CAT_FULL_GRAD, g->unit, g->flat_elems * 4, s->align));
+    for (int32_t k = 1; g->trainable && s->accum > 1 && s->sync_each && k < tess__sum_levels(s); k++)
+        TRY(keep_buffer(out, TESS__SUM0 + k, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4,
+                        s->align));
+    if (g->trainable && with_grads && g->grad_moves == TESS__GRAD_STAYS)
+        TRY(lend_gradient(out, g, i, s->align));
+    else if (g->trainable && with_grads && !g->grad_moves)
+        TRY(keep_buffer(out, TESS__SHARD_GRAD, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, tess__shard_grad_bytes(g),
+                        s->align));
+    return TESS_OK;
+}
+
 tess_status tess__resident(const tess__setup *s, const tess__layout *l, int with_grads, tess__program *out) {
     const tess__rest device = { .domain = TESS_DOMAIN_DEVICE }, locked = { .domain = TESS_DOMAIN_HOST };
     tess__program_clear(out);
-    out->step_bytes[1] = out->step_bytes[2] = out->pageable_bytes = 0;
-    for (int32_t i = 0; i < l->n_groups; i++) {
-        const tess__group *g = &l->groups[i];
-        TRY(keep_buffer(out, TESS__MASTER, i, g->param_rest, TESS_CAT_SHARD_PARAM, g->unit,
-                        g->shard_elems * tess_dtype_bytes(g->master), s->align));
-        if (g->low_copy)
-            TRY(keep_buffer(out, TESS__LOW_COPY, i, g->param_rest, TESS_CAT_LOW_COPY, g->unit,
-                            g->shard_elems * tess_dtype_bytes(g->compute), s->align));
-        for (int32_t k = 0; k < (int32_t)g->step.n_states; k++)
-            TRY(keep_buffer(out, TESS__STATE0 + k, i, g->state_rest, TESS_CAT_OPTIMIZER, g->unit,
-                            tess__state_bytes(g, k), s->align));
-        for (int32_t k = 0; g->trainable && s->accum > 1 && !s->sync_each && k < tess__sum_levels(s); k++)
-            TRY(keep_buffer(out, TESS__SUM0 + k, i, device, TESS_CAT_FULL_GRAD, g->unit, g->flat_elems * 4, s->align));
-        for (int32_t k = 1; g->trainable && s->accum > 1 && s->sync_each && k < tess__sum_levels(s); k++)
-            TRY(keep_buffer(out, TESS__SUM0 + k, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4,
-                            s->align));
-        if (g->trainable && with_grads && g->grad_moves == TESS__GRAD_STAYS)
-            TRY(lend_gradient(out, g, i, s->align));
-        else if (g->trainable && with_grads && !g->grad_moves)
-            TRY(keep_buffer(out, TESS__SHARD_GRAD, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit,
-                            tess__shard_grad_bytes(g), s->align));
-    }
+    memset(out->step_bytes, 0, sizeof out->step_bytes);
+    out->pageable_bytes = 0;
+    if (l->store_align) /* the first, so that it begins as the arena does */
+        TRY(keep_buffer(out, TESS__STORE_OWN, 0, (tess__rest){ .domain = TESS_DOMAIN_HOST, .pageable = 1 },
+                        TESS_CAT_TEMPORARY, -1, l->store_bytes, s->align));
+    for (int32_t i = 0; i < l->n_groups; i++)
+        TRY(keep_group(s, l, i, with_grads, out));
     TRY(keep_buffer(out, TESS__BUFFERS, 0, device, TESS_CAT_BUFFER, -1, l->buffer_bytes, s->align));
     TRY(keep_buffer(out, TESS__RESULT, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->result_bytes), s->align));
     TRY(keep_buffer(out, TESS__NORM_RESULT, 0, locked, TESS_CAT_TEMPORARY, -1, for_passes(s, l, l->norm_result_bytes),

@@ -88,6 +88,10 @@ static const slot_rule slots[] = {
     MUST(PRECISION, tess_precision_ops, choose),
     MUST(WRAP, tess_wrap_ops, assign),
     MUST(OFFLOAD, tess_offload_ops, place),
+    WITH(OFFLOAD, tess_offload_ops, store_open, store_post),
+    WITH(OFFLOAD, tess_offload_ops, store_open, store_wait),
+    WITH(OFFLOAD, tess_offload_ops, store_open, store_close),
+    WITH(OFFLOAD, tess_offload_ops, store_close, store_open),
     MUST(OPTIMIZER, tess_optimizer_ops, describe),
 };
 

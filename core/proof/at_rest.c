@@ -19,8 +19,9 @@ static resting resting_of(const tess *t, int32_t g, int kind) {
     const tess__group *group = &t->plan.layout.groups[g];
     uint64_t bytes = kind == MASTER     ? group->shard_elems * tess_dtype_bytes(group->master)
                      : kind == LOW_COPY ? group->low_copy * group->shard_elems * tess_dtype_bytes(group->compute)
-                     : kind - STATE < (int)group->step.n_states ? tess__state_bytes(group, kind - STATE)
-                                                                : 0;
+                     : kind - STATE < (int)group->step.n_states && !group->state_rest.stored
+                         ? tess__state_bytes(group, kind - STATE) /* a store looks after its own */
+                         : 0;
     int role = kind == MASTER ? TESS__MASTER : kind == LOW_COPY ? TESS__LOW_COPY : TESS__STATE0 + kind - STATE;
     resting r = { .value_bytes = bytes % 4 ? 1 : 4 };
     r.n = bytes / r.value_bytes;

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "at_rest.h"
 #include "chain.h"
+#include "detail.h"
 #include "checkpoint/json_text.h"
 #include "kernels/digest.h"
 #include "kernels/isa.h"
@@ -35,6 +36,7 @@ typedef struct tess__proof {
     int32_t *scope_of; /* by unit */
     uint64_t *seed;    /* by parameter */
     tess__at_rest at_rest;
+    tess__detail detail;
     tess__pool *pool; /* null: one thread */
     /* rank 0: */
     tess__lane *lane;     /* writes steps */
@@ -52,12 +54,13 @@ static uint64_t n_kinds(const tess *t) {
     return STATE + (uint64_t)t->plan.layout.n_states;
 }
 
-static char *chunk_of(const tess *t) { /* of a device whose memory the host does not reach */
+static char *chunk_of(const tess *t) { /* of what rests where the host does not reach it */
     return tess__address_of(t, TESS__DIGESTS, 0);
 }
 
 static uint64_t *sums_of(const tess *t) {
-    return (uint64_t *)(void *)(chunk_of(t) + (tess__one_memory(&t->plan.setup) ? 0 : TESS__PROOF_CHUNK));
+    int reached = tess__one_memory(&t->plan.setup) && !t->plan.layout.store_align;
+    return (uint64_t *)(void *)(chunk_of(t) + (reached ? 0 : TESS__PROOF_CHUNK));
 }
 
 static char *line_of(const tess *t) {
@@ -456,9 +459,10 @@ static tess_status make_ready(tess *t) {
 }
 
 tess_status tess__proof_pass(tess *t, uint32_t pass_kind) {
-    if (!t->plan.setup.ledger_every && !t->settings.digests_rest)
+    if (!t->plan.setup.ledger_every && !t->settings.digests_rest && !t->settings.detail)
         return TESS_OK;
     TRY(make_ready(t));
+    TRY(tess__detail_pass(t, &t->proof->detail, pass_kind));
     if (t->settings.digests_rest) {
         TRY(tess__at_rest_check(t, &t->proof->at_rest, t->proof->pool, 0));
         TRY(tess__at_rest_check_pass(t, &t->proof->at_rest, t->proof->pool));
@@ -478,6 +482,14 @@ tess_status tess__proof_pass_end(tess *t) {
 tess_status tess__proof_rest(tess *t) {
     return t->proof && t->settings.digests_rest ? tess__at_rest_check(t, &t->proof->at_rest, t->proof->pool, 1)
                                                 : TESS_OK;
+}
+
+tess_status tess__proof_instr(tess *t, const tess__instr *in) {
+    return tess__detail_instr(t, &t->proof->detail, in);
+}
+
+tess_status tess__proof_event(tess *t, const tess__event *e) {
+    return tess__detail_event(t, &t->proof->detail, e);
 }
 
 static tess_status take_words(tess *t, const char *words) {
@@ -508,6 +520,7 @@ void tess__proof_end(tess *t) {
     if (p->fd >= 0)
         close(p->fd);
     tess__at_rest_free(&p->at_rest);
+    tess__detail_end(&p->detail);
     tess__pool_destroy(p->pool);
     pthread_mutex_destroy(&p->lock);
     free(p->words);

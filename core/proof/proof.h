@@ -12,6 +12,8 @@ tess_status tess__proof_pass_end(tess *);
 tess_status tess__proof_step(tess *); /* [C] */
 /** Before values are read otherwise: checks parameters, copies and states that rest. */
 tess_status tess__proof_rest(tess *);
+tess_status tess__proof_instr(tess *, const tess__instr *);
+tess_status tess__proof_event(tess *, const tess__event *);
 void tess__proof_end(tess *);
 /** Writes that a checkpoint is whole on disk. Any thread, rank 0; null is fine. */
 void tess__proof_saved(struct tess__proof *, const char *dir, uint64_t step);

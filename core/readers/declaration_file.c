@@ -106,6 +106,8 @@ static tess_status write_all(FILE *f, const tess__plan *p, const tess__given *gi
         write_param(f, p, i);
     for (int32_t i = 0; i < p->n_user; i++)
         fprintf(f, "alloc %" PRIu64 "\n", p->user_bytes[i]);
+    if (p->holds)
+        fprintf(f, "held\n");
     fprintf(f, TESS__DESCRIBE_END "\n");
     int bad = ferror(f);
     return fclose(f) != 0 || bad ? TESS_E_SYSTEM : TESS_OK;

@@ -81,11 +81,15 @@ void tess__ledger_point(const tess__ledger *l, const tess__layout *layout, int32
     int peak = point == TESS_LEDGER_PEAK;
     memcpy(out->bytes, peak ? l->at_peak : l->live, sizeof out->bytes);
     memcpy(out->total_bytes, peak ? l->peak : l->total, sizeof out->total_bytes);
+    memcpy(out->disk_bytes, (peak ? l->at_peak : l->live)[TESS_DOMAIN_DISK], sizeof out->disk_bytes);
+    out->disk_total_bytes = (peak ? l->peak : l->total)[TESS_DOMAIN_DISK];
     if (unit < 0)
         return;
     out->name = layout->units[unit].name;
-    if (l->units)
-        memcpy(out->unit_bytes, l->units[unit], sizeof out->unit_bytes);
+    if (!l->units)
+        return;
+    memcpy(out->unit_bytes, l->units[unit], sizeof out->unit_bytes);
+    memcpy(out->disk_unit_bytes, l->units[unit][TESS_DOMAIN_DISK], sizeof out->disk_unit_bytes);
 }
 
 /* ---- the planned side ---- */

@@ -6,13 +6,14 @@
 #include "plan/plan.h"
 #include <tessera/inspect.h>
 
-typedef uint64_t tess__bytes[3][16]; /* by domain, by category */
+typedef uint64_t tess__bytes[TESS__DOMAINS][16]; /* by domain, by category */
 
 typedef struct {
     tess__bytes live, at_peak, at_most;
-    uint64_t total[3], peak[3], most[3]; /* peak: since the last reset; most: ever */
-    uint64_t n_points;                   /* since the last reset */
-    tess__bytes *units;                  /* by unit; null: not kept */
+    uint64_t total[TESS__DOMAINS], peak[TESS__DOMAINS],
+        most[TESS__DOMAINS]; /* peak: since the last reset; most: ever */
+    uint64_t n_points;       /* since the last reset */
+    tess__bytes *units;      /* by unit; null: not kept */
     int32_t n_units;
 } tess__ledger;
 

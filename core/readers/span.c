@@ -45,6 +45,13 @@ static const char *const op_names[] = {
     [TESS__SUM_ARRIVED] = "sum_ranks",
     [TESS__AUDIT_SEND] = "all_gather_audit",
     [TESS__AUDIT] = "audit",
+    [TESS__PACK_SUM] = "pack_sum",
+    [TESS__SUM_LANDED] = "sum_replicas",
+    [TESS__WIDEN_SUM] = "widen_sum",
+    [TESS__STATES_FETCH] = "fetch_states",
+    [TESS__STATES_FETCH_WAIT] = "wait_fetch_states",
+    [TESS__STATES_STORE] = "store_states",
+    [TESS__STATES_STORE_WAIT] = "wait_store_states",
 };
 
 static int is_op(uint8_t op) {

@@ -121,7 +121,7 @@ static tess_status pack_again(tess *t) {
 /* Keeps the greatest of what this plan has obtained and what is carried beside it. */
 static void note_peaks(tess *t) {
     uint64_t carried = t->mirror.carry->memory.bytes;
-    for (uint32_t d = 1; d < 3; d++) {
+    for (uint32_t d = 1; d < TESS__DOMAINS; d++) {
         uint64_t bytes = tess__planned_bytes(&t->plan, d) + (d == TESS_DOMAIN_HOST ? carried : 0);
         if (bytes > t->mirror.planned_peak[d])
             t->mirror.planned_peak[d] = bytes;

@@ -10,16 +10,30 @@
 
 /* ---- what the comm plugin wants ---- */
 
+/* Blocks go to the replicas in parts, all alike, and their sums come back. */
+static uint64_t replica_blocks(const tess__setup *s, const tess__group *g) {
+    uint64_t n = (uint64_t)s->replicas, blocks = g->shard_elems / TESS_Q8_BLOCK;
+    return (blocks / n + (blocks % n > 0)) * TESS_Q8_BYTES;
+}
+
+static tess_status ask_replicas(tess__needs *n, const tess__setup *s, const tess__group *g, int32_t i, uint32_t sent) {
+    uint64_t bytes = replica_blocks(s, g);
+    if (!tess_dtype_is_blocks(sent))
+        return tess__scratch_of(s, TESS_ALL_REDUCE, s->shard_ranks > 1 ? TESS_F32 : sent, TESS_F32, g->shard_elems,
+                                s->replicas, &n->replicate[i]);
+    TRY(tess__scratch_of(s, TESS_ALL_TO_ALL, TESS_U8, TESS_U8, bytes, s->replicas, &n->replicate[i]));
+    return tess__scratch_of(s, TESS_ALL_GATHER, TESS_U8, TESS_U8, bytes, s->replicas, &n->back[i]);
+}
+
 static tess_status ask_group(tess__needs *n, const tess__setup *s, const tess__group *g, int32_t i) {
-    uint32_t sent = s->accum > 1 && !s->sync_each ? TESS_F32 : g->grad_wire;
-    uint64_t blocks = tess_dtype_span(TESS_Q8, g->shard_elems);   /* of q8e4m3 as many */
-    int parts = tess_dtype_is_blocks(sent) && s->shard_ranks > 1; /* of replicas alone, leaves are sent wide */
+    int at_end = s->accum > 1 && !s->sync_each && !tess_dtype_is_blocks(g->grad_wire);
+    uint32_t sent = at_end ? TESS_F32 : g->grad_wire;
+    uint64_t blocks = tess_dtype_span(TESS_Q8, g->shard_elems); /* of q8e4m3 as many */
+    int parts = tess_dtype_is_blocks(sent) && s->shard_ranks > 1;
     if (s->shard_ranks > 1 && tess_dtype_is_blocks(g->gather))
         TRY(tess__scratch_of(s, TESS_ALL_GATHER, TESS_U8, TESS_U8, blocks, s->shard_ranks, &n->gather[i]));
     if (parts && g->trainable)
         TRY(tess__scratch_of(s, TESS_ALL_TO_ALL, TESS_U8, TESS_U8, blocks, s->shard_ranks, &n->reduce[i]));
-    if (tess_dtype_is_blocks(sent))
-        sent = TESS_F32;
     if (s->shard_ranks > 1) {
         if (!tess_dtype_is_blocks(g->gather))
             TRY(tess__scratch_of(s, TESS_ALL_GATHER, g->compute, g->compute, g->shard_elems, s->shard_ranks,
@@ -33,10 +47,7 @@ static tess_status ask_group(tess__needs *n, const tess__setup *s, const tess__g
         TRY(tess__scratch_of(s, TESS_REDUCE_SCATTER, TESS_F32, TESS_F32, g->shard_elems, s->shard_ranks,
                              &n->give_back[i]));
     }
-    if (s->replicas > 1 && g->trainable)
-        TRY(tess__scratch_of(s, TESS_ALL_REDUCE, s->shard_ranks > 1 ? TESS_F32 : sent, TESS_F32, g->shard_elems,
-                             s->replicas, &n->replicate[i]));
-    return TESS_OK;
+    return s->replicas > 1 && g->trainable ? ask_replicas(n, s, g, i, sent) : TESS_OK;
 }
 
 static tess_status ask_rest(tess__needs *n, const tess__setup *s, const tess__layout *l) {
@@ -65,13 +76,14 @@ static tess_status ask_rest(tess__needs *n, const tess__setup *s, const tess__la
 
 tess_status tess__needs_create(tess__needs *n, const tess__setup *s, const tess__layout *l) {
     size_t count = (size_t)l->n_groups + 1;
-    n->gather = calloc(5 * count, sizeof *n->gather);
+    n->gather = calloc(6 * count, sizeof *n->gather);
     if (!n->gather)
         return tess__fail(TESS_E_NOMEM, "no memory for the needs of %d groups", l->n_groups);
     n->reduce = n->gather + count;
     n->replicate = n->reduce + count;
     n->collect = n->replicate + count;
     n->give_back = n->collect + count;
+    n->back = n->give_back + count;
     for (int32_t i = 0; i < l->n_groups; i++)
         TRY(ask_group(n, s, &l->groups[i], i));
     return ask_rest(n, s, l);
@@ -117,10 +129,18 @@ static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const te
     case TESS__ARRIVED: return tess_dtype_span(TESS_Q8, g->flat_elems);
     case TESS__FULL: return g->flat_elems * tess_dtype_bytes(g->compute);
     case TESS__GRAD: return g->flat_elems * tess_dtype_bytes(g->grad_local);
-    case TESS__WIRE: return tess_dtype_span(g->grad_wire, g->flat_elems);
+    case TESS__WIRE:
+        if (p->setup.shard_ranks == 1 && p->setup.replicas > 1 && tess_dtype_is_blocks(g->grad_wire))
+            return (uint64_t)p->setup.replicas * replica_blocks(&p->setup, g);
+        return tess_dtype_span(g->grad_wire, g->flat_elems);
+    case TESS__SHARD_WIRE:
+    case TESS__LANDED: return (uint64_t)p->setup.replicas * replica_blocks(&p->setup, g);
     case TESS__SHARD_GRAD: return g->shard_elems * tess_dtype_bytes(g->grad_shard);
     case TESS__GATHER_SCRATCH: return needs->gather[i];
-    case TESS__REDUCE_SCRATCH: return in && in[1].op == TESS__REPLICATE ? needs->replicate[i] : needs->reduce[i];
+    case TESS__REDUCE_SCRATCH:
+        if (!in || in[1].op != TESS__REPLICATE)
+            return needs->reduce[i];
+        return in[1].flags & TESS__BACK ? needs->back[i] : needs->replicate[i];
     case TESS__COLLECT_SCRATCH: return needs->collect[i];
     case TESS__RETURN_SCRATCH: return needs->give_back[i];
     case TESS__MATRIX_SCRATCH: return of_matrices(p, i);
@@ -128,6 +148,10 @@ static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const te
     case TESS__STATE1:
     case TESS__STATE2:
     case TESS__STATE3: return of_state(g, role - TESS__STATE0, g->shard_elems);
+    case TESS__STAGED0:
+    case TESS__STAGED0 + 1:
+    case TESS__STAGED0 + 2:
+    case TESS__STAGED_LAST: return of_state(g, role - TESS__STAGED0, g->shard_elems);
     default: return 4 * g->shard_elems; /* a part of a sum */
     }
 }
@@ -264,13 +288,20 @@ static uint64_t numbers(const tess__plan *p) {
     return n * TESS_PREPARED_BYTES;
 }
 
+static int stores(const tess__plan *p) {
+    for (int32_t i = 0; i < p->layout.n_groups; i++)
+        if (p->layout.groups[i].state_rest.stored)
+            return 1;
+    return 0;
+}
+
 /* The ledger's room: a number of 8 bytes and its 16 digits for each digest, two quotes and a comma for each unit. */
 static uint64_t digests(const tess__plan *p) {
     uint64_t params = numbers(p) / TESS_PREPARED_BYTES, states = 0;
     for (int32_t i = 0; i < p->layout.n_groups; i++)
         states = p->layout.groups[i].step.n_states > states ? p->layout.groups[i].step.n_states : states;
     uint64_t bytes = tess__round_up(params * ((2 + states) * 24 + 3) + 256, 8);
-    return bytes + (p->setup.env.mem == TESS_MEM_HOST ? 0 : TESS__PROOF_CHUNK);
+    return bytes + (p->setup.env.mem == TESS_MEM_HOST && !stores(p) ? 0 : TESS__PROOF_CHUNK);
 }
 
 /* Every pass that may be under way has its own part of such memory. */
@@ -285,6 +316,7 @@ static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tes
     case TESS__STAGE_SCRATCH: return needs->stage;
     case TESS__SNAPSHOT: return snapshot_bytes(p);
     case TESS__DIGESTS: return digests(p);
+    case TESS__STORE_OWN: return p->layout.store_bytes;
     case TESS__MIRROR:
     case TESS__MIRROR_STAGE: return mirror_bytes(p, role);
     case TESS__MIRROR_SCRATCH: return needs->mirror;
@@ -300,6 +332,12 @@ static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tes
     case TESS__CHUNK: return needs->chunk;
     default: return program->kind == TESS__PASS_FULL ? needs->full : needs->share;
     }
+}
+
+/* States in a store, and on their way, fill whole blocks of it. */
+static int fills_blocks(const tess__plan *p, int role, int32_t index) {
+    int state = (role >= TESS__STATE0 && role <= TESS__STATE3) || (role >= TESS__STAGED0 && role <= TESS__STAGED_LAST);
+    return state && p->layout.groups[index].state_rest.stored;
 }
 
 uint64_t tess__measure(const tess__plan *p, const tess__needs *needs, const tess__program *program,
@@ -320,6 +358,7 @@ uint64_t tess__measure(const tess__plan *p, const tess__needs *needs, const tess
     case TESS__STAGE:
     case TESS__STAGE_SCRATCH:
     case TESS__DIGESTS:
+    case TESS__STORE_OWN:
     case TESS__SNAPSHOT:
     case TESS__MIRROR:
     case TESS__MIRROR_STAGE:
@@ -337,5 +376,5 @@ uint64_t tess__measure(const tess__plan *p, const tess__needs *needs, const tess
     case TESS__CHUNK_SCRATCH: bytes = of_rest(p, needs, program, role); break;
     default: bytes = of_group(p, needs, in, role, index);
     }
-    return tess__round_up(bytes, p->setup.align);
+    return tess__round_up(bytes, fills_blocks(p, role, index) ? p->layout.store_align : p->setup.align);
 }

@@ -6,12 +6,12 @@
 #define TESS_MEASURE_H
 #include "plan/plan.h"
 
-typedef struct {                           /* what the comm plugin wants for itself, asked once, in bytes */
-    uint64_t *gather, *reduce, *replicate; /* by group */
-    uint64_t *collect, *give_back;         /* by group: of updates */
-    uint64_t norm, stage, share, full;     /* share: of buffers; full: tess_each_full */
-    uint64_t mirror;                       /* of images on their way */
-    uint64_t chunk;                        /* of tess_each_full: its largest piece */
+typedef struct {                                  /* what the comm plugin wants for itself, asked once, in bytes */
+    uint64_t *gather, *reduce, *replicate, *back; /* by group */
+    uint64_t *collect, *give_back;                /* by group: of updates */
+    uint64_t norm, stage, share, full;            /* share: of buffers; full: tess_each_full */
+    uint64_t mirror;                              /* of images on their way */
+    uint64_t chunk;                               /* of tess_each_full: its largest piece */
 } tess__needs;
 
 tess_status tess__needs_create(tess__needs *, const tess__setup *, const tess__layout *);

@@ -53,10 +53,42 @@ static void deregister_arena(const tess__memory *m, tess__arena *a) {
             tess__comms_deregister(m->comms, a->registered[i].comm, &a->registered[i].memory);
 }
 
+/* Each state has one request at most, and another may be under way of whoever reads them apart from a step. */
+static uint32_t most_posted(const tess__layout *l) {
+    uint32_t most = 8;
+    for (int32_t g = 0; g < l->n_groups; g++)
+        most += l->groups[g].step.n_states;
+    return most;
+}
+
+/* Its bytes are zero at first. */
+static tess_status obtain_store(tess__memory *m, tess__arena *a, uint64_t bytes) {
+    tess_store_config c = { .struct_size = sizeof c,
+                            .most_posted = most_posted(&m->plan->layout),
+                            .rank = m->comms->world.rank,
+                            .nranks = m->comms->world.nranks,
+                            .local_rank = m->comms->world.local_rank,
+                            .align = (uint32_t)m->plan->layout.store_align,
+                            .bytes = bytes,
+                            .memory = m->arenas[TESS_DOMAIN_HOST][TESS__PAGEABLE].memory.ptr,
+                            .memory_bytes = m->plan->layout.store_bytes };
+    uint64_t obtained = 0;
+    TRY(tess__offload_open(&m->store, &m->plan->setup, &c, &obtained));
+    *a = (tess__arena){ .memory = { .struct_size = sizeof a->memory,
+                                    .mem = TESS__MEM_STORE,
+                                    .ptr = (void *)(uintptr_t)TESS__STORE_BASE,
+                                    .bytes = obtained } };
+    m->arena_bytes[TESS_DOMAIN_DISK][TESS__RESIDENT] = obtained;
+    count_obtained(m, TESS_DOMAIN_DISK, obtained);
+    return TESS_OK;
+}
+
 static tess_status obtain_arena(tess__memory *m, uint32_t domain, uint32_t arena, uint64_t bytes) {
     tess__arena *a = &m->arenas[domain][arena];
     if (!bytes)
         return TESS_OK;
+    if (domain == TESS_DOMAIN_DISK)
+        return obtain_store(m, a, tess__round_up(bytes, m->plan->setup.granularity));
     int pageable = arena == TESS__PAGEABLE || (arena == TESS__STEP && m->plan->layout.activation_rest.pageable);
     uint32_t mem = domain == TESS_DOMAIN_DEVICE ? m->device->mem : pageable ? TESS_MEM_HOST : TESS_MEM_PINNED;
     if (m->streams->on && mem == TESS_MEM_HOST)
@@ -70,7 +102,8 @@ static tess_status obtain_arena(tess__memory *m, uint32_t domain, uint32_t arena
                              .flags = mem == TESS_MEM_PINNED && !m->streams->on ? TESS_ALLOC_MAY_UNPIN : 0,
                              .numa_node = domain == TESS_DOMAIN_HOST ? m->numa_node : -1,
                              .bytes = tess__round_up(bytes, m->plan->setup.granularity),
-                             .align = m->plan->setup.align };
+                             .align = domain == TESS_DOMAIN_HOST ? tess__host_align(&m->plan->setup, &m->plan->layout)
+                                                                 : m->plan->setup.align };
     TRY(allocate_arena(m, &r, a));
     register_with_groups(m, a);
     if (arena == TESS__STEP && tess__host_reads(m->device))
@@ -85,6 +118,11 @@ static void release_arena(tess__memory *m, uint32_t domain, uint32_t arena) {
         return;
     m->obtained[domain] -= a->memory.bytes;
     m->arena_bytes[domain][arena] = 0;
+    if (domain == TESS_DOMAIN_DISK) {
+        tess__offload_close(&m->store);
+        *a = (tess__arena){ .comm = NULL };
+        return;
+    }
     if (tess__host_reads(m->device))
         tess__unpoison(a->memory.ptr, a->memory.bytes);
     deregister_arena(m, a);
@@ -109,19 +147,26 @@ tess_status tess__step_arena_grow(tess__memory *m) {
 
 /* ---- the books ---- */
 
+/* Whether this rank's own code reads and writes at the buffer's address. */
+static int is_reached(const tess__memory *m, const tess__buffer *b) {
+    return tess__host_reads(m->device) && b->domain != TESS_DOMAIN_DISK;
+}
+
 void tess__book(tess__memory *m, const tess__buffer *b, const tess__program *p, const tess__instr *in) {
     uint64_t bytes = tess__measure(m->plan, &m->comm_scratch, p, m->booked[TESS__SAVED], in, b->role, b->index);
     m->booked[b->role][b->index] = 1;
     m->booked_bytes[b->role][b->index] = bytes;
-    if (b->arena != TESS__STEP && tess__host_reads(m->device))
+    if (b->arena != TESS__STEP && is_reached(m, b))
         tess__unpoison(m->address[b->role][b->index], b->bytes);
+    tess__held_ask(m->held, m->ledger.total[TESS_DOMAIN_DEVICE]);
     tess__ledger_add(&m->ledger, b->domain, b->category, b->unit, bytes);
 }
 
 void tess__unbook(tess__memory *m, const tess__buffer *b) {
     m->booked[b->role][b->index] = 0;
+    tess__held_ask(m->held, m->ledger.total[TESS_DOMAIN_DEVICE]);
     tess__ledger_take(&m->ledger, b->domain, b->category, b->unit, m->booked_bytes[b->role][b->index]);
-    if (b->arena != TESS__STEP && tess__host_reads(m->device))
+    if (b->arena != TESS__STEP && is_reached(m, b))
         tess__poison(m->address[b->role][b->index], b->bytes);
 }
 
@@ -137,7 +182,8 @@ static int has_own(const tess__memory *m, const tess__buffer *b) {
 
 static tess_status take_own(tess__memory *m, const tess__buffer *b) {
     void **own = &m->own[b->role][b->index];
-    uint64_t align = m->plan->setup.align;
+    uint64_t align =
+        b->domain == TESS_DOMAIN_HOST ? tess__host_align(&m->plan->setup, &m->plan->layout) : m->plan->setup.align;
     free(*own);
     *own = aligned_alloc(align, tess__round_up(b->bytes ? b->bytes : 1, align));
     m->address[b->role][b->index] = *own;
@@ -173,7 +219,8 @@ static tess_status alloc_beyond_plan(tess__memory *m, tess__buffer *b) {
                              .category = b->category,
                              .numa_node = host ? m->numa_node : -1,
                              .bytes = tess__round_up(b->bytes, m->plan->setup.granularity),
-                             .align = m->plan->setup.align };
+                             .align =
+                                 host ? tess__host_align(&m->plan->setup, &m->plan->layout) : m->plan->setup.align };
     if (m->n_overflow == m->cap_overflow)
         return tess__fail(TESS_E_INTERNAL, "more than %d buffers beside the step arena", m->cap_overflow);
     tess_status s = host ? TESS_OK : check_room(m, r.bytes);
@@ -298,7 +345,7 @@ tess_status tess__memory_create(tess__memory *m) {
 }
 
 static tess_status zero_arena(tess__memory *m, uint32_t domain, tess__arena *a) {
-    if (!a->memory.ptr)
+    if (!a->memory.ptr || domain == TESS_DOMAIN_DISK)
         return TESS_OK;
     if (domain == TESS_DOMAIN_DEVICE)
         return tess__device_fill(m->device, a->memory.ptr, 0, a->memory.bytes);
@@ -326,10 +373,10 @@ static void point_at_rest(tess__memory *m) {
 
 tess_status tess__memory_obtain(tess__memory *m, int32_t device_index) {
     m->numa_node = find_node(m, device_index);
-    for (uint32_t d = 1; d < 3; d++)
+    for (uint32_t d = 1; d < TESS__DOMAINS; d++)
         for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a++)
             TRY(obtain_arena(m, d, a, tess__planned_arena(m->plan, d, a)));
-    for (uint32_t d = 1; d < 3; d++)
+    for (uint32_t d = 1; d < TESS__DOMAINS; d++)
         for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a += TESS__PAGEABLE - TESS__RESIDENT)
             TRY(zero_arena(m, d, &m->arenas[d][a]));
     point_at_rest(m);
@@ -364,7 +411,7 @@ void tess__memory_forget(tess__memory *m, const tess__program *deviating) {
 }
 
 tess_status tess__memory_renew(tess__memory *m) {
-    for (uint32_t d = 1; d < 3; d++)
+    for (uint32_t d = 1; d < TESS__DOMAINS; d++)
         for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a++) {
             if (m->arenas[d][a].memory.ptr)
                 continue;
@@ -378,7 +425,7 @@ tess_status tess__memory_renew(tess__memory *m) {
 /* ---- to tess_close ---- */
 
 void tess__memory_release(tess__memory *m, int of_comm) {
-    for (uint32_t d = 1; d < 3; d++)
+    for (uint32_t d = TESS__DOMAINS; --d;) /* a store ends before memory that it may still read or write */
         for (uint32_t a = TESS__RESIDENT; a <= TESS__PAGEABLE; a++)
             if (!m->arenas[d][a].comm == !of_comm)
                 release_arena(m, d, a);
@@ -408,6 +455,7 @@ void tess__memory_free(tess__memory *m) {
             tess__device_free(m->device, &m->user[i]);
     tess__memory_release(m, 0);
     free_tables(m);
+    free(m->held);
 }
 
 void tess__memory_drop(tess__memory *m) {

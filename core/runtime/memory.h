@@ -3,7 +3,9 @@
 #ifndef TESS_MEMORY_H
 #define TESS_MEMORY_H
 #include "first_fit.h"
+#include "held.h"
 #include "measure.h"
+#include "offload_store.h"
 #include "readers/ledger.h"
 #include "streams.h"
 
@@ -29,11 +31,12 @@ typedef struct {
     const tess__device *device;
     tess__comms *comms;
     tess__streams *streams;
-    int strict;               /* what is released is filled with NaN */
-    int deviating;            /* a pass is off the compiled order: room is found as it goes */
-    tess__arena arenas[3][4]; /* by domain, by arena */
-    uint64_t arena_bytes[3][4];
-    uint64_t obtained[3], obtained_peak[3];
+    int strict;                           /* what is released is filled with NaN */
+    int deviating;                        /* a pass is off the compiled order: room is found as it goes */
+    tess__arena arenas[TESS__DOMAINS][4]; /* by domain, by arena; of the disk's domain the resident one, at the store */
+    uint64_t arena_bytes[TESS__DOMAINS][4];
+    uint64_t obtained[TESS__DOMAINS], obtained_peak[TESS__DOMAINS];
+    tess__offload_store store;     /* of what rests outside memory */
     int32_t numa_node;             /* nearest the device; host memory's; -1: any */
     void **address[TESS__N_ROLES]; /* by role and index: where it lives now */
     uint8_t *booked[TESS__N_ROLES];
@@ -44,6 +47,7 @@ typedef struct {
     int32_t n_overflow, cap_overflow;
     tess_buffer user[TESS__MAX_USER]; /* of tess_alloc; as many as the plan has */
     tess__ledger ledger;              /* measured */
+    tess__held *held;                 /* null: the program says nothing of its own */
     tess__needs comm_scratch;
 } tess__memory;
 
@@ -81,5 +85,10 @@ tess_status tess__release_buffer(tess__memory *, const tess__program *, const te
 
 static inline void *tess__address(const tess__memory *m, int role, int32_t index) {
     return m->address[role][index];
+}
+/** State k of a group, where a step finds it. */
+static inline void *tess__state_address(const tess__memory *m, int k, int32_t group) {
+    int stored = m->plan->layout.groups[group].state_rest.stored;
+    return tess__address(m, (stored ? TESS__STAGED0 : TESS__STATE0) + k, group);
 }
 #endif

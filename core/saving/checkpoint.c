@@ -119,6 +119,8 @@ static tess_status take_snapshot(tess__saver *s) {
             continue;
         if (p->mem == TESS_MEM_HOST || (p->mem == TESS_MEM_PINNED && tess__one_memory(&t->plan.setup)))
             memcpy(at, p->at, p->bytes);
+        else if (p->mem == TESS__MEM_STORE)
+            TRY(tess__copy_now(t, at, mem, p->at, p->mem, p->bytes));
         else
             TRY(tess__device_copy(&t->device, at, mem, p->at, p->mem, p->bytes, NULL));
         at += p->bytes;

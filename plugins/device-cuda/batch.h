@@ -4,6 +4,7 @@
 #ifndef CUDA_BATCH_H
 #define CUDA_BATCH_H
 #include "device.h"
+#include "kernels_blocks.h"
 #include "kernels_many.h"
 
 /* A kernel that accesses page-locked memory uses CUDA_HOST_BLOCKS blocks. They keep 128 KiB in flight, which saturates
@@ -11,9 +12,11 @@
 enum { CUDA_THREADS = 256, CUDA_BLOCKS_PER_PROCESSOR = 8, CUDA_HOST_BLOCKS = 32 };
 #define NUMBER(name, args, body) N_##name,
 #define STEPS_NUMBER(name, body) N_##name,
-enum { CUDA_KERNELS(NUMBER) CUDA_STEPS(STEPS_NUMBER) N_tess_cuda_square_sum, N_KERNELS };
+#define BLOCKS_NUMBER(name, args) N_##name,
+enum { CUDA_KERNELS(NUMBER) CUDA_STEPS(STEPS_NUMBER) CUDA_BLOCK_SUMS(BLOCKS_NUMBER) N_tess_cuda_square_sum, N_KERNELS };
 #undef NUMBER
 #undef STEPS_NUMBER
+#undef BLOCKS_NUMBER
 
 typedef struct {
     tess_device *device;

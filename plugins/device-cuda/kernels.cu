@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-// The kernels of kernels.h and kernels_many.h. Each thread takes one item after another, a grid apart.
+// The kernels of kernels.h, kernels_blocks.h and kernels_many.h. Each thread takes one item after another, a grid
+// apart.
+#include "kernels_blocks.h"
 #include "kernels_many.h"
 
 #define DEFINE(name, args, body)                                                                                       \
@@ -10,6 +12,15 @@
     }
 #define ITEMS(a) (*(const uint64_t *)&(a)) /* every list of arguments begins with it */
 CUDA_KERNELS(DEFINE)
+
+/* All lanes of a warp take part in each of its blocks. */
+#define DEFINE_BLOCKS(name, args)                                                                                      \
+    extern "C" __global__ void name(const __grid_constant__ args a) {                                                  \
+        uint64_t warps = (uint64_t)gridDim.x * blockDim.x / 32;                                                        \
+        for (uint64_t b = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; b < a.sum.items; b += warps)         \
+            cuda_sum_blocks(&a.sum, a.in, b, threadIdx.x % 32);                                                        \
+    }
+CUDA_BLOCK_SUMS(DEFINE_BLOCKS)
 
 #define DEFINE_STEPS(name, body)                                                                                       \
     extern "C" __global__ void name(const __grid_constant__ cuda_steps_args a) {                                       \

@@ -58,12 +58,27 @@ CUDA_MOVES(f64, double)
 CUDA_MOVES(u32, uint32_t)
 CUDA_MOVES(u64, uint64_t)
 
-/* f32, f16 or bf16, computed in f32. */
+/* Element i of blocks of 8 bits. */
+TESS_FN float cuda_block_value(uint32_t dtype, const void *at, uint64_t i) {
+    const char *block = (const char *)at + i / TESS_Q8_BLOCK * TESS_Q8_BYTES;
+    uint8_t q = *(const uint8_t *)(block + 4 + i % TESS_Q8_BLOCK);
+    return (dtype == TESS_Q8 ? tess_f32_of_q8(q) : tess_f32_of_e4m3(q)) * *(const float *)block;
+}
+TESS_FN int cuda_is_blocks(uint32_t dtype) {
+    return dtype == TESS_Q8 || dtype == TESS_Q8E4M3;
+}
+
+/* f32, f16, bf16 or blocks, computed in f32. */
 TESS_FN void cuda_load_f32(uint32_t dtype, int vector, const void *at, uint64_t base, uint32_t from, uint32_t to,
                            float *x) {
     CUDA_ALIGNED uint16_t half[CUDA_LANES];
     if (dtype == TESS_F32) {
         cuda_get_f32(vector, at, base, from, to, x);
+        return;
+    }
+    if (cuda_is_blocks(dtype)) {
+        CUDA_UNROLL for (uint32_t l = 0; l < CUDA_LANES; l++) x[l] =
+            l >= from && l < to ? cuda_block_value(dtype, at, base + l) : 0.0f;
         return;
     }
     cuda_get_u16(vector, at, base, from, to, half);
@@ -164,6 +179,7 @@ typedef struct {
     void *out;
     double scale; /* 1: none */
     uint32_t n_in, in_dtype, out_dtype, chain, add, vector;
+    uint32_t round, reserved; /* kernels_blocks.h */
 } cuda_sum;
 typedef struct {
     cuda_sum sum;
@@ -275,5 +291,5 @@ TESS_FN void cuda_clip_body(const cuda_clip_args *a, uint64_t i) {
     X(tess_cuda_sum_i64_many, cuda_sum_many_args, cuda_sum_i64_many_body)                                              \
     X(tess_cuda_carry, cuda_carry_args, cuda_carry_body)                                                               \
     X(tess_cuda_clip, cuda_clip_args, cuda_clip_body)
-/* kernels_many.h lists the others. */
+/* kernels_many.h and kernels_blocks.h list the others. */
 #endif

@@ -7,7 +7,9 @@ extern const unsigned char cuda_kernels_image[];
 
 #define NAME(name, args, body) #name,
 #define STEPS_NAME(name, body) #name,
-static const char *const names[] = { CUDA_KERNELS(NAME) CUDA_STEPS(STEPS_NAME) "tess_cuda_square_sum" };
+#define BLOCKS_NAME(name, args) #name,
+static const char *const names[] = { CUDA_KERNELS(NAME) CUDA_STEPS(STEPS_NAME)
+                                         CUDA_BLOCK_SUMS(BLOCKS_NAME) "tess_cuda_square_sum" };
 
 tess_status cuda_load_kernels(tess_device *d, tess_error *error) {
     d->functions = calloc(N_KERNELS, sizeof *d->functions);
@@ -30,17 +32,24 @@ static int is_one_of(uint32_t dtype, uint32_t mask) {
 }
 enum {
     IN_F32 = 1 << TESS_F16 | 1 << TESS_BF16 | 1 << TESS_F32, /* formats that kernels compute in f32 */
+    BLOCKS = 1 << TESS_Q8 | 1 << TESS_Q8E4M3,
+    THROUGH = TESS_KERNEL_Q8 | TESS_KERNEL_Q8E4M3, /* flags of sums */
     FLOATS = IN_F32 | 1 << TESS_F64,
     WHOLE = 1 << TESS_I32 | 1 << TESS_I64
 };
 
 static int is_offered(const tess_kernel *k) {
     uint32_t in = k->in_dtype, out = k->out_dtype;
+    if (TESS_HAS(tess_kernel, k, rounding) && k->rounding)
+        return 0;
     switch (k->kernel) {
     case TESS_K_CAST:
+        if (is_one_of(in, BLOCKS) || is_one_of(out, BLOCKS))
+            return in == out || (in == TESS_F32 && is_one_of(out, BLOCKS)) || is_one_of(out, IN_F32);
         return is_one_of(in, FLOATS) && is_one_of(out, FLOATS) ? 1 : in == out && tess_dtype_bytes(in) != 0;
     case TESS_K_TREE_SUM:
-        return is_one_of(in, IN_F32) ? is_one_of(out, IN_F32) : in == out && is_one_of(in, WHOLE | 1 << TESS_F64);
+        return is_one_of(in, IN_F32 | BLOCKS) ? is_one_of(out, IN_F32 | BLOCKS)
+                                              : in == out && is_one_of(in, WHOLE | 1 << TESS_F64);
     case TESS_K_SCALE: return in == out && is_one_of(in, 1 << TESS_F32 | 1 << TESS_F64);
     case TESS_K_SQUARE_SUM: return is_one_of(in, IN_F32) && (!out || out == TESS_I64);
     case TESS_K_CLIP: return in == TESS_I64 && out == TESS_F32;
@@ -89,14 +98,21 @@ static tess_status check_optimizer(const tess_kernel *k, tess_error *error) {
 
 static tess_status check_kernel(const tess_kernel *k, tess_error *error) {
     uint32_t inputs = k->kernel == TESS_K_TREE_SUM ? k->n_in : k->kernel == TESS_K_SCALE ? 0 : 1;
-    int whole = k->kernel == TESS_K_TREE_SUM && is_one_of(k->in_dtype, WHOLE);
+    int sums = k->kernel == TESS_K_TREE_SUM, whole = sums && is_one_of(k->in_dtype, WHOLE);
+    int packs = sums && is_one_of(k->out_dtype, BLOCKS);
     if (!is_offered(k))
         return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "device cuda: kernel %u from %s to %s is not offered",
                                 k->kernel, tess_dtype_name(k->in_dtype), tess_dtype_name(k->out_dtype));
     if (k->kernel == TESS_K_TREE_SUM && (k->n_in == 0 || k->n_in > CUDA_MANY))
         return tess_plugin_fail(error, k->n_in ? TESS_E_UNSUPPORTED : TESS_E_INVALID,
                                 "device cuda: a tree sum of %u inputs, expected 1 to %d", k->n_in, CUDA_MANY);
-    if ((k->kernel == TESS_K_CAST || whole) && k->scale != 0 && k->scale != 1)
+    if (sums && k->flags & THROUGH &&
+        ((k->flags & THROUGH) == THROUGH || k->flags & TESS_KERNEL_CHAIN || whole || k->in_dtype == TESS_F64))
+        return tess_plugin_fail(error, TESS_E_INVALID,
+                                "device cuda: a tree sum with flags %u: blocks are of one kind, of "
+                                "f32, and of no chain",
+                                k->flags);
+    if ((k->kernel == TESS_K_CAST || whole || packs) && k->scale != 0 && k->scale != 1)
         return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "device cuda: kernel %u of %s does not scale", k->kernel,
                                 tess_dtype_name(k->in_dtype));
     if (!k->elems && k->kernel != TESS_K_SQUARE_SUM)
@@ -132,7 +148,7 @@ static uint64_t items_of(uint64_t elems) {
 }
 
 static CUresult launch_copy(const cuda_place *p, const tess_kernel *k) {
-    uint64_t bytes = k->elems * tess_dtype_bytes(k->in_dtype);
+    uint64_t bytes = tess_dtype_span(k->in_dtype, k->elems);
     if (k->in[0] == k->out)
         return CUDA_SUCCESS;
     /* either side may be page-locked memory of the host */
@@ -140,7 +156,31 @@ static CUresult launch_copy(const cuda_place *p, const tess_kernel *k) {
                                         p->stream);
 }
 
+/* Casts and sums of kernels_blocks.h, a warp for each block. */
+static CUresult launch_blocks(const cuda_place *p, const tess_kernel *k) {
+    cuda_sum_many_args a;
+    int plain = k->scale == 0 || k->scale == 1, sums = k->kernel == TESS_K_TREE_SUM;
+    uint32_t flags = sums ? k->flags : 0;
+    a.sum = (cuda_sum){ .items = (k->elems + TESS_Q8_BLOCK - 1) / TESS_Q8_BLOCK,
+                        .elems = k->elems,
+                        .out = k->out,
+                        .scale = plain ? 1 : k->scale,
+                        .n_in = sums ? k->n_in : 1,
+                        .in_dtype = k->in_dtype,
+                        .out_dtype = k->out_dtype,
+                        .add = flags & TESS_KERNEL_ADD,
+                        .round = flags & TESS_KERNEL_Q8       ? TESS_Q8
+                                 : flags & TESS_KERNEL_Q8E4M3 ? TESS_Q8E4M3
+                                                              : 0 };
+    for (uint32_t i = 0; i < a.sum.n_in; i++)
+        a.in[i] = k->in[i];
+    return launch_kernel(p, a.sum.n_in > CUDA_FEW ? N_tess_cuda_blocks_many : N_tess_cuda_blocks_few, &a,
+                         a.sum.items * 32);
+}
+
 static CUresult launch_cast(const cuda_place *p, const tess_kernel *k) {
+    if (k->in_dtype != k->out_dtype && is_one_of(k->out_dtype, BLOCKS))
+        return launch_blocks(p, k);
     cuda_cast_args a = { .items = items_of(k->elems),
                          .elems = k->elems,
                          .in = k->in[0],
@@ -175,9 +215,11 @@ static int sum_kernel(uint32_t in_dtype, int many) {
 static CUresult tree_sum(const cuda_place *p, const tess_kernel *k) {
     cuda_sum_many_args a;
     int plain = k->scale == 0 || k->scale == 1, many = k->n_in > CUDA_FEW, chain = (k->flags & TESS_KERNEL_CHAIN) != 0;
-    uint32_t partial = is_one_of(k->in_dtype, IN_F32) ? TESS_F32 : k->in_dtype;
+    uint32_t partial = is_one_of(k->in_dtype, IN_F32 | BLOCKS) ? TESS_F32 : k->in_dtype;
     if (k->n_in == 1 && plain && !(k->flags & TESS_KERNEL_ADD))
         return launch_cast(p, k);
+    if (k->flags & THROUGH || is_one_of(k->out_dtype, BLOCKS))
+        return launch_blocks(p, k);
     a.sum = (cuda_sum){ .items = items_of(k->elems),
                         .elems = k->elems,
                         .out = k->out,

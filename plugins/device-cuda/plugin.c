@@ -51,7 +51,8 @@ static tess_status cuda_describe(void *ctx, int32_t index, tess_device_info *out
                               .granularity_bytes = CUDA_GRANULARITY,
                               .numa_node = -1,
                               .dtype_mask = 1u << TESS_U8 | 1u << TESS_I8 | 1u << TESS_I32 | 1u << TESS_I64 |
-                                            1u << TESS_F16 | 1u << TESS_BF16 | 1u << TESS_F32 | 1u << TESS_F64,
+                                            1u << TESS_F16 | 1u << TESS_BF16 | 1u << TESS_F32 | 1u << TESS_F64 |
+                                            1u << TESS_Q8 | 1u << TESS_Q8E4M3,
                               .kernel_mask = 1u << TESS_K_CAST | 1u << TESS_K_TREE_SUM | 1u << TESS_K_SCALE |
                                              1u << TESS_K_SQUARE_SUM | 1u << TESS_K_OPTIMIZER,
                               .name = "cuda",

@@ -8,10 +8,10 @@ TESS_DESCRIPTOR(1u << TESS_KIND_PRECISION, "wire8", TESSERA_PLUGIN_VERSION, "BSD
 
 typedef struct {
     uint32_t compute, blocks; /* what kernels read; what travels */
-    int params, grads;
+    int params, grads, draws;
 } settings;
 
-enum { FORMAT, COMPUTE, SENDS, N_OPTIONS };
+enum { FORMAT, COMPUTE, SENDS, ROUNDING, N_OPTIONS };
 TESS_OPTIONS(options) = {
     { sizeof options[0], TESS_OPTION_LIST, 0, 0, "wire8-format", "int8", "int8|fp8",
       "numbers of a block: integers, or floats with 3 bits of mantissa" },
@@ -19,6 +19,8 @@ TESS_OPTIONS(options) = {
       "dtype that gathered parameters are widened to, and computed with" },
     { sizeof options[0], TESS_OPTION_CHOICE, 0, 0, "wire8-sends", "all", "all|parameters|gradients",
       "what travels in blocks of 8 bits; the rest as in fp32, or in the compute dtype" },
+    { sizeof options[0], TESS_OPTION_CHOICE, 0, 0, "wire8-rounding", "nearest", "nearest|stochastic",
+      "how parameters and leaves of gradients are rounded; sums to nearest" },
 };
 static const kit_options readable = { "precision wire8", "wire8-", options, N_OPTIONS, NULL };
 
@@ -31,6 +33,7 @@ static tess_status read_settings(const tess_host *host, settings *out, tess_erro
         return tess_plugin_fail(error, TESS_E_INVALID, "precision wire8: both int8 and fp8, expected one of them");
     out->blocks = read[FORMAT].value.number == 2 ? TESS_Q8E4M3 : TESS_Q8;
     out->compute = read[COMPUTE].value.number ? TESS_BF16 : TESS_F32;
+    out->draws = read[ROUNDING].value.number == 1;
     out->params = read[SENDS].value.number != 2;
     out->grads = read[SENDS].value.number != 1;
     return TESS_OK;
@@ -52,7 +55,8 @@ static tess_status wire8_choose(void *ctx, const tess_param_view *param, tess_pr
                                      .gather = compute,
                                      .grad_local = dtype,
                                      .grad_wire = dtype == TESS_F64 ? TESS_F32 : dtype,
-                                     .accumulate = sixteen ? TESS_F32 : dtype };
+                                     .accumulate = sixteen ? TESS_F32 : dtype,
+                                     .rounding = s->draws ? TESS_ROUND_STOCHASTIC : TESS_ROUND_NEAREST };
     if (compute < 32 && !(readable_in >> compute & 1u))
         return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "the program does not read it in %s%s",
                                 tess_dtype_name(compute),

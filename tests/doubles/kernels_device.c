@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The kernels of plugins/device-cuda, on the host: every item in turn, whatever the grid. */
+#include "../../plugins/device-cuda/kernels_blocks.h"
 #include "../../plugins/device-cuda/kernels_many.h"
 #include "double.h"
 
@@ -14,6 +15,15 @@ const double_kernel *double__device_kernels(void);
             body(a, i);                                                                                                \
     }
 CUDA_KERNELS(RUN)
+
+#define RUN_BLOCKS(name, args_type)                                                                                    \
+    static void run_##name(const void *args, const unsigned grid[3], const unsigned block[3]) {                        \
+        const args_type *a = args;                                                                                     \
+        (void)grid, (void)block;                                                                                       \
+        for (uint64_t b = 0; b < a->sum.items; b++)                                                                    \
+            cuda_sum_blocks(&a->sum, a->in, b, 0);                                                                     \
+    }
+CUDA_BLOCK_SUMS(RUN_BLOCKS)
 
 /* As the grid lies: each block with the items of its piece. */
 #define RUN_STEPS(name, body)                                                                                          \
@@ -52,8 +62,9 @@ static void run_square_sum(const void *args, const unsigned grid[3], const unsig
 
 const double_kernel *double__device_kernels(void) {
 #define ENTRY_STEPS(name, body) { #name, sizeof(cuda_steps_args), run_##name },
+#define ENTRY_BLOCKS(name, args) { #name, sizeof(args), run_##name },
 #define ENTRY(name, args, body) { #name, sizeof(args), run_##name },
-    static const double_kernel list[] = { CUDA_KERNELS(ENTRY) CUDA_STEPS(ENTRY_STEPS){
+    static const double_kernel list[] = { CUDA_KERNELS(ENTRY) CUDA_STEPS(ENTRY_STEPS) CUDA_BLOCK_SUMS(ENTRY_BLOCKS){
                                               "tess_cuda_square_sum", sizeof(cuda_squares_args), run_square_sum },
                                           { 0 } };
     return list;

@@ -24,6 +24,8 @@ typedef struct {
     float values[KINDS][ELEMS]; /* weights, moments */
 } content;
 
+static const char *optimizer = "adamw";
+static uint32_t kinds = KINDS;
 static CUcontext context;
 static content saved, again;
 static float batch[ELEMS];
@@ -58,7 +60,7 @@ static void ok(tess_status s) {
 
 static void open_net(net *n, const char *device, uint32_t checkpoint) {
     const int64_t shape[] = { ELEMS };
-    tess_options o = { .struct_size = sizeof o, .device = device, .comm = "self", .optimizer = "adamw" };
+    tess_options o = { .struct_size = sizeof o, .device = device, .comm = "self", .optimizer = optimizer };
     tess_param_options p = { .struct_size = sizeof p, .dtype = TESS_F32, .name = "b.w", .shape = shape, .ndim = 1 };
     tess_block_options b = { .struct_size = sizeof b, .name = "b", .output_bytes = 64, .user = n };
     *n = (net){ .on_cpu = strcmp(device, "cpu") == 0 };
@@ -92,16 +94,16 @@ static tess_status take(void *user, const tess_range *r, void *data) {
 
 static void read_all(const net *n, content *out) {
     memset(out, 0xff, sizeof *out);
-    for (uint32_t kind = 0; kind < KINDS; kind++)
+    for (uint32_t kind = 0; kind < kinds; kind++)
         ok(tess_each_owned(n->t, kind ? TESS_OF_MOMENT1 + kind - 1 : TESS_OF_PARAM, take, out->values[kind]));
 }
 
 static void holds_what_was_saved(const net *n) {
     read_all(n, &again);
-    for (int kind = 0; kind < KINDS; kind++)
+    for (uint32_t kind = 0; kind < kinds; kind++)
         for (int i = 0; i < ELEMS; i++)
             if (memcmp(&again.values[kind][i], &saved.values[kind][i], sizeof(float)) != 0)
-                fail_msg("kind %d, element %d: %g, saved was %g", kind, i, again.values[kind][i],
+                fail_msg("kind %u, element %d: %g, saved was %g", kind, i, again.values[kind][i],
                          saved.values[kind][i]);
 }
 
@@ -141,6 +143,26 @@ static void test_checkpoint__elements_change_devices_doubles(void **state) {
     from_to("cpu", 0, "cuda");
 }
 
+/* A plugin that steps on the device's stream: the CPU's bits, which go on from one to the other. */
+static void test_checkpoint__a_plugins_steps_are_the_cpus_doubles(void **state) {
+    (void)state;
+    net n;
+    optimizer = "lion";
+    kinds = 2;
+    open_net(&n, "cpu", 0);
+    train(&n, 0, 3);
+    read_all(&n, &saved);
+    ok(tess_close(n.t));
+    open_net(&n, "cuda", 0);
+    train(&n, 0, 3);
+    holds_what_was_saved(&n);
+    ok(tess_close(n.t));
+    from_to("cuda", 1, "cpu");
+    from_to("cpu", 0, "cuda");
+    optimizer = "adamw";
+    kinds = KINDS;
+}
+
 int main(void) {
     if (!getenv("DEVICE")) {
         printf("skipped: DEVICE does not name device-cuda\n");
@@ -153,6 +175,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_checkpoint__elements_come_back_to_the_device_doubles),
         cmocka_unit_test(test_checkpoint__elements_change_devices_doubles),
+        cmocka_unit_test(test_checkpoint__a_plugins_steps_are_the_cpus_doubles),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     cuCtxPopCurrent(NULL);

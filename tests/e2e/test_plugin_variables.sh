@@ -42,6 +42,8 @@ run TESSERA_WIRE8_SENDS=parameters TESSERA_WIRE8_COMPUTE=bf16 -- --precision wir
 [ "$digest" != "$by_argument" ] || fail "TESSERA_WIRE8_COMPUTE makes no difference"
 run TESSERA_WIRE8_SENDS=parameters TESSERA_WIRE8_FORMAT=fp8 -- --precision wire8
 [ "$digest" != "$by_argument" ] || fail "TESSERA_WIRE8_FORMAT makes no difference"
+run TESSERA_WIRE8_SENDS=parameters TESSERA_WIRE8_ROUNDING=stochastic -- --precision wire8
+[ "$digest" != "$by_argument" ] || fail "TESSERA_WIRE8_ROUNDING makes no difference"
 expect 3 env TESSERA_BF16_WIRE=fp8 "$TESSERA" train linear -n 2 --steps 1 --precision bf16
 toy() { "$TESSERA" run -n 2 --no-prefix -- "$BUILD/tests/support/toy" hooks-fp32; }
 toy_digest() { sed -n 's/^digest=\([0-9a-f]*\) .*/\1/p' out; }

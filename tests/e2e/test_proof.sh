@@ -84,7 +84,8 @@ has_line out 'different: step 1, unit [^ ]+, exp_avg_sq; in that step differ:'
 train other --accum 4 --seed 2
 expect 1 "$TESSERA" bisect one other
 has_line out 'different: step 1, unit [^ ]+, gradient; in that step differ:'
-expect 0 "$TESSERA" bisect one one
+expect 0 "$TESSERA" bisect --json=verdict one one
+one_line verdict '{"event":"bisect","equal":true,"steps":4,"first":1,"last":4,"unit":null,"kind":null,"steps_again":0}'
 one_line out 'equal: 4 steps, 1 to 4'
 
 # Killed once, it goes on with its ledger; so does a run whose lost rank is replaced from memory.
@@ -122,6 +123,8 @@ expect 0 env TESSERA_REPLAY=8 TESSERA_REPLAY_FROM=run/step-000006 TESSERA_REPLAY
 [ "$(steps own)" = 2 ] && [ ! -e none.json ] || fail "TESSERA_REPLAY: $(cat own)"
 cmp ledger kept && diff -r run kept.run || fail "a replay changed the run"
 [ -z "$(find "${TMPDIR:-/tmp}" -maxdepth 1 -name 'tessera-replay-*' -user "$(id -u)" -newer kept)" ] || fail "left: $(ls -d /tmp/tessera-replay-*)"
+expect 0 "$TESSERA" replay ledger --step 2 --json -- $again -n 4
+one_line out '{"event":"replay","equal":true,"steps":2,"first":1,"last":2,"unit":null,"kind":null}'
 replay 1 2 $again --accum 4 --freeze 'h.0.*'
 has_line out 'different: step 1, unit h.0, gradient; in that step differ:'
 replay 6 8 $again --accum 4 --lr 0.5

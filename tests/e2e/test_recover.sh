@@ -195,11 +195,18 @@ adapters() { # beside a base that rests in blocks of codes
   killed $((RANDOM % 3)) "$TESSERA" train $gpt -n 3 $long $lora --mirror 5
   recovered 3
 }
+thin() { # STRATEGY: eight bits on the wire, with what else saves memory
+  local with="--precision wire8:fp8,compute=bf16 --offload cpu --accum 2"
+  whole -n 4 $short $with
+  killed $((RANDOM % 4)) "$TESSERA" train $gpt -n 4 $short $with --strategy "$1" --mirror 5
+  recovered 4
+}
 cases=()
 for comm in $comms; do for w in 2 3 4; do cases+=("any_rank $w $comm"); done; done
 cases+=(two_at_once "replicas none" under_run both_copies "replicas hybrid:2" unseen restarts adapters "stopped 2" "stopped '0 1'"
   stopped_for_a_moment stopped_smaller stopped_alone "smaller 1 '0 1' 4" "smaller 3 2 4 --accum 3 --steps 30"
   "smaller 2 1 4 --optimizer adamw8bit --steps 30" "smaller 2 1 4 --optimizer muon --steps 30" replaced_once
+  "smaller 2 1 4 --precision wire8:compute=bf16,rounding=stochastic --offload cpu --accum 2 --steps 30" "thin hybrid:2"
   no_division no_memory)
 rows=$BUILD/tests/conformance/rows # a plugin with states of rows
 if [ -e "$rows/libtessera-optimizer-rows.so" ]; then

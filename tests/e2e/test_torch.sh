@@ -4,12 +4,12 @@
 # timeout: 600
 # processors: 2
 # tessera/torch.hpp on several ranks: one digest over ranks, strategies, units, offload, backends and recomputation; losses of
-# one rank; checkpoints; an exception that all ranks hear of. examples/torch: at most 25 changed lines, the lines of LibTorch
+# one rank; a model made without memory; checkpoints; an exception that all ranks hear of. examples/torch: at most 25 changed lines, the lines of LibTorch
 # alone on one rank, a plan.
 . "$SOURCE/tests/e2e/lib.sh"
 probe=$BUILD/tests/torch/test_torch
 [ -x "$probe" ] || { echo "skipped: LibTorch not found (libtorch-dev)"; exit 77; }
-export TESSERA_THREADS=1 OMP_NUM_THREADS=1 TESSERA_LOG=error
+export TESSERA_THREADS=1 OMP_NUM_THREADS=1 TESSERA_LOG=error XDG_CACHE_HOME=$PWD/cache
 
 # on RANKS ARGUMENT…: four microbatches a step on any number of ranks; their sums in one tree.
 on() {
@@ -23,6 +23,7 @@ digest=$(sed -n 's/^digest //p' one.txt)
 [ ${#digest} = 16 ] || fail "no digest"
 same() { [ "$(sed -n 's/^digest //p' out)" = "$digest" ] || fail "$*: another digest: $(tail -n 1 out)"; }
 on 1 recompute && same recompute
+on 2 meta && same 'made on the meta device'
 while read -r ranks strategy wrap offload comm sync more; do
   export TESSERA_STRATEGY=$strategy TESSERA_WRAP=$wrap TESSERA_OFFLOAD=$offload TESSERA_COMM=$comm TESSERA_SYNC=$sync
   # shellcheck disable=SC2086
@@ -44,6 +45,7 @@ unset TESSERA_STRATEGY TESSERA_WRAP TESSERA_OFFLOAD TESSERA_COMM TESSERA_SYNC
 # Half of a run on two ranks, the rest on four. The export has LibTorch's names.
 on 2 save=half
 on 4 save=half && same "resumed on another number of ranks"
+on 2 bare save=half && same 'resumed with a model that has no values of its own'
 "$TESSERA" ckpt export half folder >/dev/null || fail "ckpt export"
 for name in embed.weight layers.1.norm.bias bn.running_var bn.num_batches_tracked head.scale; do
   head -c 20000 folder/model.safetensors | grep -aq "\"$name\"" || fail "the export has no $name"
@@ -95,4 +97,11 @@ expect 0 "$TESSERA" run -n 2 -- "$bin/mnist_sharded" digits 1
 expect 0 "$TESSERA" run -n 2 -- "$bin/decoder_sharded" text 5 2 32
 expect 0 "$TESSERA" plan -n 8 -- "$bin/decoder_sharded" text
 grep -q 'optimizer state' out || fail "no plan: $(cat out err)"
+unplanned="not planned: activations and other memory that the program's library allocates;"
+has_line out "$unplanned no run is known that says how much" # another size than those above
+expect 0 "$TESSERA" plan -n 8 -- "$bin/decoder_sharded" text 5 2 32
+has_line out "$unplanned rank 0 of the last run, of 2, held at most [0-9.]+ MiB"
+expect 0 "$TESSERA" plan -n 8 --json -- "$bin/decoder_sharded" text 5 2 32
+held=$(sed -n 's/.*"unplanned":true,"last_run_held_bytes":\([0-9]*\),"last_run_ranks":2.*/\1/p' out)
+[ -n "$held" ] && [ "$held" -gt 1000000 ] || fail "no figure of the last run: $(cat out)"
 echo "one digest: $digest"

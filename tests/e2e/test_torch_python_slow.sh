@@ -13,5 +13,6 @@ if [ -z "${PYTHON:-}" ]; then
   "$python" -m pip install -q --timeout 60 --retries 1 torch safetensors numpy >venv.log 2>&1 || skip "PyPI cannot be reached: $(tail -n 1 venv.log)"
 fi
 "$python" -c 'import safetensors, torch; print("torch", torch.__version__)' || skip "PYTHON has no torch, or no safetensors"
+export XDG_CACHE_HOME=$PWD/cache
 "$python" "$SOURCE/tests/reference/load_state_dict.py" "$TESSERA" "$BUILD/examples/torch/decoder_sharded"
 [ -n "${TESSERA_TEST_KEEP:-}" ] || rm -rf venv

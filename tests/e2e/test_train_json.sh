@@ -10,7 +10,7 @@ fail() { echo "FAILED: $*"; exit 1; }
 names() { sed 's/"\(library_allocations\)":{\("[^"]*":{[^}]*},\{0,1\}\)*}/"\1":0/' | grep -o '"[a-z_]*":' | tr -d '":' | tr '\n' ' '; }
 field() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
 common="event model ranks comm offload precision wrap strategy device optimizer activations accum threads steps restarts recoveries steps_repeated seconds_lost steps_skipped loss accuracy seconds step_seconds tokens_per_second flop_utilisation peak_flops_per_second peak_flops_source "
-common+="peak_device_bytes planned_peak_device_bytes peak_host_bytes planned_peak_host_bytes step_allocations "
+common+="peak_device_bytes planned_peak_device_bytes peak_host_bytes planned_peak_host_bytes peak_disk_bytes planned_peak_disk_bytes step_allocations "
 common+="library_allocations peak_resident_bytes params_digest "
 head -c 4000 "$SOURCE/core/layout/layout.c" >text.txt
 gpt=(gpt --data text.txt --layers 1 --heads 2 --width 32 --context 16 --batch 2 --steps 3)

@@ -4,6 +4,7 @@
 #include "against.h"
 
 #include "plugins/comm-nccl/kernels.h"
+#include "plugins/device-cuda/kernels_blocks.h"
 #include "plugins/device-cuda/kernels_many.h"
 #include "plugins/optimizer-lion/kernels.h"
 
@@ -109,6 +110,71 @@ static void test_plugin_kernels__sums_of_few_and_many(void **state) {
                 sum(counts[k], (uint64_t)how / 2, inputs[i], TESS_I32, TESS_I32, TESS_I32, 0);
                 sum(counts[k], (uint64_t)how / 2, inputs[i], TESS_I64, TESS_I64, TESS_I64, 0);
             }
+}
+
+/* ---- blocks of 8 bits ------------------------------------------------------------------------------- */
+static uint64_t block_bytes(uint64_t n) {
+    return over(n, TESS_Q8_BLOCK) * TESS_Q8_BYTES;
+}
+/* Blocks of all bytes, with scales of their own, one of them 0 and one NaN. */
+static void *blocks(uint64_t n) {
+    char *x = array(block_bytes(n));
+    for (uint64_t b = 0; b < over(n, TESS_Q8_BLOCK); b++) {
+        float scale = b % 7 == 5 ? 0.0f : b % 7 == 6 ? NAN : 0.001f * (float)(b + 1);
+        memcpy(x + b * TESS_Q8_BYTES, &scale, sizeof scale);
+        for (int i = 0; i < TESS_Q8_BLOCK;
+             i++) { /* two NaNs in one product: which of them comes out is the compiler's */
+            int byte = isnan(scale) ? 0 : (int)(random_number() * 127) & 0xff;
+            x[b * TESS_Q8_BYTES + 4 + (uint64_t)i] = (char)((byte & 0x7f) == 0x7f ? 0 : byte);
+        }
+    }
+    return x;
+}
+static void *numbers(uint32_t dtype, uint64_t n) {
+    return cuda_is_blocks(dtype) ? blocks(n) : values(dtype, n, 0, 1);
+}
+
+static void sum_blocks(uint64_t n, uint32_t inputs, uint32_t in, uint32_t out, uint32_t round) {
+    static cuda_sum_many_args many;
+    cuda_sum_few_args few;
+    many.sum = (cuda_sum){ .items = over(n, TESS_Q8_BLOCK), .elems = n, .n_in = inputs, .scale = 1, .round = round };
+    many.sum.in_dtype = in, many.sum.out_dtype = out, many.sum.out = numbers(out, n), many.sum.add = inputs % 2;
+    if (!cuda_is_blocks(out))
+        many.sum.scale = 0.3;
+    for (uint32_t k = 0; k < inputs; k++)
+        many.in[k] = numbers(in, n);
+    few.sum = many.sum;
+    memcpy(few.in, many.in, sizeof few.in);
+    if (inputs > CUDA_FEW)
+        LAUNCH("tess_cuda_blocks_many", many, 2, THREADS);
+    else
+        LAUNCH("tess_cuda_blocks_few", few, 2, THREADS);
+    compare(WHAT("blocks: %d inputs of %d elements, dtype %d to %d through %d", (int)inputs, (int)n, (int)in, (int)out,
+                 (int)round));
+}
+
+static void test_plugin_kernels__blocks(void **state) {
+    static const uint32_t inputs[] = { 1, 2, 5, 18 }, dtypes[] = { TESS_F32, TESS_BF16, TESS_Q8, TESS_Q8E4M3 };
+    static const uint64_t elems[] = { 3, 256, 1900 };
+    (void)state;
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 4; i++)
+            for (int pair = 0; pair < 16; pair++)
+                for (uint32_t round = TESS_Q8; round <= TESS_Q8E4M3; round++)
+                    sum_blocks(elems[k], inputs[i], dtypes[pair / 4], dtypes[pair % 4], pair % 3 ? round : 0);
+}
+
+/* The same kernels as the others read them: a cast, and a sum that rounds nothing. */
+static void test_plugin_kernels__blocks_are_widened(void **state) {
+    (void)state;
+    for (uint32_t dtype = TESS_Q8; dtype <= TESS_Q8E4M3; dtype++) {
+        cuda_cast_args a = {
+            .items = over(1900, CUDA_LANES), .elems = 1900, .in_dtype = dtype, .out_dtype = TESS_BF16
+        };
+        a.in = blocks(1900), a.out = values(TESS_BF16, 1900, 0, 1);
+        LAUNCH("tess_cuda_cast", a, 2, THREADS);
+        compare(WHAT("blocks of dtype %d to bf16", (int)dtype));
+    }
 }
 
 /* ---- optimizers ------------------------------------------------------------------------------------ */
@@ -270,6 +336,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plugin_kernels__casts),
         cmocka_unit_test(test_plugin_kernels__scales),
+        cmocka_unit_test(test_plugin_kernels__blocks),
+        cmocka_unit_test(test_plugin_kernels__blocks_are_widened),
         cmocka_unit_test(test_plugin_kernels__sums_of_few_and_many),
         cmocka_unit_test(test_plugin_kernels__optimizers),
         cmocka_unit_test(test_plugin_kernels__sum_of_squares),

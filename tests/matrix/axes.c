@@ -8,8 +8,10 @@
 axis_values axes[N_AXES] = {
     [DEVICE] = { "device", { "cpu" }, 1 },
     [COMM] = { "comm", { "self", "gloo", "shm", "fault:over=shm" }, 4 },
-    [OFFLOAD] = { "offload", { "none", "cpu", "cpu:params", "cpu:grads,optimizer", "cpu:fraction=0.5" }, 5 },
-    [PRECISION] = { "precision", { "fp32", "bf16", "bf16:wire=fp32", "bf16:grad=bf16", "fp16" }, 5 },
+    [OFFLOAD] = { "offload", { "none", "cpu", "cpu:params", "cpu:grads,optimizer", "cpu:fraction=0.5", "disk:." }, 6 },
+    [PRECISION] = { "precision",
+                    { "fp32", "bf16", "bf16:wire=fp32", "bf16:grad=bf16", "fp16", "wire8", "wire8:fp8,compute=bf16" },
+                    7 },
     [WRAP] = { "wrap", { "none", "scopes", "size:100", "module:h.0,h.1" }, 4 },
     [STRATEGY] = { "strategy", { "full", "grad_op", "none", "hybrid", "hybrid_grad_op", "hybrid:3" }, 6 },
     [ACTIVATIONS] = { "activations", { "keep", "recompute", "offload" }, 3 },
@@ -74,7 +76,8 @@ static int device_possible(const cell *c) {
     const char *devices = getenv("TESSERA_MATRIX_DEVICES");
     int too_many = c->v[RANKS] != UNSET && cell_ranks(c) > (devices ? atoi(devices) : 6);
     int own_comm = c->v[COMM] != UNSET && c->v[COMM] < OWN_COMMS && !cell_is(c, COMM, "self");
-    if (on_device && (own_comm || cell_is(c, DETERMINISTIC, "0") || too_many))
+    int in_files = cell_is(c, OFFLOAD, "disk:."); /* from which states come to the host's memory alone */
+    if (on_device && (own_comm || cell_is(c, DETERMINISTIC, "0") || too_many || in_files))
         return 0;
     return c->v[DEVICE] != 0 || axes[DEVICE].n == 1 ||
            (!axes_device_alone && (c->v[COMM] == UNSET || c->v[COMM] < OWN_COMMS));

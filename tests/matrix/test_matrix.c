@@ -152,6 +152,8 @@ static void check_bytes(const cell *c, const char *line) {
     uint64_t device = number_of(line, " planned="), host = number_of(line, " host_planned=");
     assert_int_equal(number_of(line, " peak="), device);
     assert_int_equal(number_of(line, " host_peak="), host);
+    assert_int_equal(number_of(line, " disk_peak="), number_of(line, " disk_planned="));
+    assert_int_equal(number_of(line, " disk_peak=") > 0, cell_is(c, OFFLOAD, "disk:.")); /* each optimizer has states */
     value_of(line, " step_allocations=", text, sizeof text);
     if (strcmp(text, "-1") != 0) { /* -1: a sanitizer owns malloc */
         assert_string_equal(text, "0");
@@ -249,7 +251,7 @@ static unsigned char plain_comm(void) {
  * microbatches matters, one rank has them all, up to eight: what the toy notes of more is no longer small. */
 static cell plain_of(const cell *c) {
     cell plain = *c;
-    static const int first[] = { DEVICE, OFFLOAD, ACTIVATIONS, API, PREFETCH, COPY, STRICT };
+    static const int first[] = { DEVICE, OFFLOAD, ACTIVATIONS, API, PREFETCH, COPY, STRICT, AUDIT };
     for (size_t i = 0; i < sizeof first / sizeof first[0]; i++)
         plain.v[first[i]] = 0;
     plain.v[WRAP] = 1;

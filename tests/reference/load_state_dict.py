@@ -26,20 +26,23 @@ class Block(nn.Module):
         self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.fc, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.drop = nn.Dropout(0.1)
 
     def forward(self, x):
         B, T, C = x.shape
         q, k, v = self.qkv(self.ln1(x)).view(B, T, 3, HEADS, C // HEADS).permute(2, 0, 3, 1, 4)
         later = torch.ones(T, T, dtype=torch.bool).triu(1)
         a = (q @ k.transpose(-2, -1) / math.sqrt(C // HEADS)).masked_fill(later, -1e9).softmax(-1)
-        x = x + self.proj((a @ v).transpose(1, 2).reshape(B, T, C))
-        return x + self.out(F.gelu(self.fc(self.ln2(x))))
+        x = x + self.drop(self.proj((a @ v).transpose(1, 2).reshape(B, T, C)))
+        return x + self.drop(self.out(F.gelu(self.fc(self.ln2(x)))))
 
 
 class Decoder(nn.Module):
     def __init__(self, layers, width):
         super().__init__()
         self.embed = nn.ModuleDict({"tokens": nn.Embedding(VOCABULARY, width), "positions": nn.Embedding(CONTEXT, width)})
+        for table in self.embed.values():
+            nn.init.normal_(table.weight, 0, 0.02)
         self.h = nn.ModuleList(Block(width) for _ in range(layers))
         self.head = nn.ModuleDict({"norm": nn.LayerNorm(width)})
 
@@ -82,4 +85,5 @@ def main():
         check(tessera, decoder)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -3,10 +3,11 @@
  * rank 0. `flips drive SEED VICTIM COMMAND…` starts the ranks by COMMAND. FLIPS=RANK:PHASE tells one of them to write
  * down where its memory lies and to stop (SIGSTOP) once, in the third step: in "micro" between two microbatches, in
  * "grads" before the optimizer's step, in "rest" and "image" behind it. Of one block in its forward or backward: in
- * "gathered" before it reads parameters, in "input" before it reads its input, in "made" when it has written what it
- * makes. The driver then flips one bit through /proc/PID/mem, kills the rank VICTIM unless it is -1, and lets the rank
- * go on. It says what it has changed, and ends with COMMAND's exit code. FLIPS_BLOCKS: the toy as blocks. FLIPS_SAVE:
- * each step is saved. FLIPS_MIRROR: images every so many. */
+ * "gathered" before it reads parameters, in "input" before it reads its input, in "kept" before a backward, an
+ * activation that the next one reads, and in "made" when it has written what it makes. The driver then flips one bit
+ * through /proc/PID/mem, kills the rank VICTIM unless it is -1, and lets the rank go on. It says what it has changed,
+ * and ends with COMMAND's exit code. FLIPS_BLOCKS: the toy as blocks. FLIPS_SAVE: each step is saved. FLIPS_MIRROR:
+ * images every so many. */
 #include "core/recovery/mirror.h"
 #include "toy.h"
 
@@ -118,6 +119,9 @@ static void write_call(FILE *f, const tess_block_call *c, int scope, int backwar
     uint64_t input = scope ? b[scope - 1].options.output_bytes : 0;
     if (strcmp(phase, "gathered") == 0)
         write_params(f, c, scope, 0);
+    else if (strcmp(phase, "kept") == 0)
+        put_place(f, "activation", tess__address(&watched->memory, TESS__OUTPUT, scope - 2),
+                  b[scope - 2].options.output_bytes);
     else if (strcmp(phase, "input") == 0) {
         put_place(f, "input", scope ? c->input : c->batch, scope ? input : watched->plan.setup.input_bytes);
         put_place(f, "saved", backward ? c->saved : NULL, b[scope].options.saved_bytes);

@@ -36,15 +36,24 @@ static void differ(ledger_check *c, const char *format, ...) {
     va_end(args);
 }
 
-static void compare_bytes(ledger_check *c, const tess_ledger_point *p, const char *whose, const uint64_t found[3][16],
-                          const uint64_t planned[3][16]) {
-    for (uint32_t d = 1; d < 3; d++)
-        for (uint32_t k = 0; k < 16; k++)
-            if (found[d][k] != planned[d][k])
-                differ(c, "point %llu, %s of %s in %s, %s %s of %s: %llu bytes measured, %llu planned",
-                       (unsigned long long)p->index, tess__point_name(p->point), p->name ? p->name : "-",
-                       p->pass ? p->pass : "-", d == 1 ? "device" : "host", tess__category_name(k), whose,
-                       (unsigned long long)found[d][k], (unsigned long long)planned[d][k]);
+static void compare_bytes(ledger_check *c, const tess_ledger_point *p, const char *whose, const char *domain,
+                          const uint64_t found[16], const uint64_t planned[16]) {
+    for (uint32_t k = 0; k < 16; k++)
+        if (found[k] != planned[k])
+            differ(c, "point %llu, %s of %s in %s, %s %s of %s: %llu bytes measured, %llu planned",
+                   (unsigned long long)p->index, tess__point_name(p->point), p->name ? p->name : "-",
+                   p->pass ? p->pass : "-", domain, tess__category_name(k), whose, (unsigned long long)found[k],
+                   (unsigned long long)planned[k]);
+}
+
+static void compare_domains(ledger_check *c, const tess_ledger_point *p, const tess_ledger_point *q) {
+    static const char *const names[] = { "", "device", "host" };
+    for (uint32_t d = 1; d < 3; d++) {
+        compare_bytes(c, p, "all", names[d], p->bytes[d], q->bytes[d]);
+        compare_bytes(c, p, "the unit", names[d], p->unit_bytes[d], q->unit_bytes[d]);
+    }
+    compare_bytes(c, p, "all", "disk", p->disk_bytes, q->disk_bytes);
+    compare_bytes(c, p, "the unit", "disk", p->disk_unit_bytes, q->disk_unit_bytes);
 }
 
 static int same_text(const char *a, const char *b) {
@@ -64,8 +73,7 @@ static void compare(void *user, const tess_ledger_point *p) {
                tess__point_name(p->point), p->unit, tess__point_name(q->point), q->unit);
     if (p->point != TESS_LEDGER_PEAK && !same_text(p->pass, q->pass))
         differ(c, "point %llu is in pass %s, planned is %s", (unsigned long long)p->index, p->pass, q->pass);
-    compare_bytes(c, p, "all", p->bytes, q->bytes);
-    compare_bytes(c, p, "the unit", p->unit_bytes, q->unit_bytes);
+    compare_domains(c, p, q);
     if (c->allocations && c->allocations() != c->outside)
         differ(c, "point %llu, %s of %s: %llu allocations beside the arenas", (unsigned long long)p->index,
                tess__point_name(p->point), p->name ? p->name : "-",

@@ -451,6 +451,24 @@ static tess_status keep_whole(void *user, const tess_range *r, void *data) {
     return TESS_OK;
 }
 
+/* With wire8, what blocks of 256 elements of the parameter hold. */
+static void through_blocks(float *x, uint64_t n) {
+    const char *precision = getenv("TESSERA_PRECISION");
+    if (!precision || strncmp(precision, "wire8", 5) != 0)
+        return;
+    const int fp8 = strstr(precision, "fp8") != NULL;
+    for (uint64_t b = 0; b < n; b += TESS_Q8_BLOCK) {
+        const uint64_t end = n - b < TESS_Q8_BLOCK ? n : b + TESS_Q8_BLOCK;
+        float most = 0, scale, factor;
+        for (uint64_t e = b; e < end; e++)
+            most = fmaxf(most, fabsf(x[e]));
+        scale = tess_block_scale(tess_f32_bits(most), fp8 ? TESS_E4M3_TOP : TESS_Q8_TOP);
+        factor = tess_block_factor(scale);
+        for (uint64_t e = b; e < end; e++)
+            x[e] = scale * (fp8 ? tess_f32_of_e4m3(tess_e4m3_of_f32(x[e] * factor)) : rintf(x[e] * factor));
+    }
+}
+
 static int is_rounded(const void *p, uint64_t e, uint32_t dtype, float full) {
     uint32_t bits;
     memcpy(&bits, &full, sizeof bits);
@@ -477,6 +495,9 @@ tess_status toy_summoned(tess *t, const toy *m, int *same) {
     for (int i = 0; i < n_params; i++)
         whole[i] = calloc(param_elems(i), sizeof(float));
     tess_status s = tess_each_full(t, TESS_OF_PARAM, keep_whole, NULL);
+    for (int i = 0; i < n_params && !s; i++)
+        if (!params[i].dtype && !(params[i].flags & TESS_BUFFER)) /* declared in fp32, and gathered */
+            through_blocks(whole[i], param_elems(i));
     for (; begun < TOY_SCOPES && !s; begun++)
         s = tess_summon_begin(t, m->scope[begun], p[begun], m->n_params[begun]);
     *same = !s;

@@ -273,7 +273,8 @@ static tess_status summon(training *r, figures *f) {
 static void fill_mine(figures *f) {
     const tess_stats *s = &f->stats;
     const uint64_t *peak = f->departed ? s->planned_peak_bytes : s->peak_bytes;
-    int books = strcmp(f->ledger, "equal") == 0 && rests(s) && f->categories;
+    int disk = s->disk_peak_bytes == s->planned_disk_peak_bytes || f->departed;
+    int books = strcmp(f->ledger, "equal") == 0 && rests(s) && f->categories && disk;
     int counted = tool_alloc_available() && !f->departed;
     f->mine.value[EVERY_BOOKS] = books || f->departed;
     f->mine.value[EVERY_DIGEST] = (int64_t)f->digest;
@@ -289,14 +290,14 @@ static void print_figures(const training *r, const figures *f) {
     const tess_stats *s = &f->stats;
     printf("digest=%016llx loss=%.17g peak=%llu planned=%llu host_peak=%llu host_planned=%llu mapped=%llu "
            "categories=%s resting=%s buffers=%s ledger=%s points=%llu step_allocations=%lld units=%llu "
-           "recompiles=%llu ranks=%d growth=%lld norm=%.17g\n",
+           "recompiles=%llu ranks=%d growth=%lld norm=%.17g disk_peak=%llu disk_planned=%llu\n",
            (unsigned long long)f->digest, r->loss, (unsigned long long)s->peak_bytes[1],
            (unsigned long long)s->planned_peak_bytes[1], (unsigned long long)s->peak_bytes[2],
            (unsigned long long)s->planned_peak_bytes[2], (unsigned long long)f->mapped,
            f->categories ? "equal" : "differ", rests(s) ? "equal" : "differ", f->agree ? "equal" : "differ", f->ledger,
            (unsigned long long)f->points, (long long)f->allocations, (unsigned long long)s->n_units,
            (unsigned long long)s->n_recompiles, tess_ranks(r->t), (long long)f->mine.value[EVERY_MAPPED_GROWTH],
-           s->grad_norm);
+           s->grad_norm, (unsigned long long)s->disk_peak_bytes, (unsigned long long)s->planned_disk_peak_bytes);
 }
 
 int main(int argc, char **argv) {

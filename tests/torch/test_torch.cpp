@@ -232,6 +232,140 @@ static void test_counted() {
     EXPECT(after.bytes == before.bytes && after.peak == before.bytes + 4000);
 }
 
+/* The ledger has what LibTorch holds, which the plan has not. */
+static tess_stats stats_of(const tessera::Sharded &s) {
+    tess_stats stats = {};
+    stats.struct_size = sizeof stats;
+    tessera::detail::ok(tess_stats_get(s.engine(), &stats));
+    return stats;
+}
+static void test_booked() {
+    now = "LibTorch's memory in the ledger";
+    Pair net;
+    tessera::Sharded s(net, torch::optim::SGDOptions(0.1));
+    std::vector<uint64_t> held;
+    auto look = [](void *user, const tess_ledger_point *p) {
+        if (p->held_bytes != tessera::detail::Counting::get().now().bytes || p->point == TESS_LEDGER_PEAK)
+            EXPECT(!"a point has the bytes that LibTorch holds");
+        static_cast<std::vector<uint64_t> *>(user)->push_back(p->held_bytes);
+    };
+    tessera::detail::ok(tess_ledger_hook(s.engine(), look, &held));
+    net->forward(torch::ones({ 1000, 4 })).sum().backward();
+    s.step();
+    EXPECT(held.size() > 8 && *std::max_element(held.begin(), held.end()) >= held.front() + 1000 * 4 * 4);
+    uint64_t before = stats_of(s).held_bytes, large = uint64_t{ 1 } << 22;
+    EXPECT(before == s.torch_bytes().bytes);
+    torch::empty({ 1 << 20 }); /* has come and gone when the engine asks */
+    tess_stats after = stats_of(s);
+    EXPECT(after.held_bytes == before && after.held_peak_bytes == before + large);
+    EXPECT(after.whole_peak_bytes == after.live_bytes[TESS_DOMAIN_DEVICE] + before + large);
+    EXPECT(after.live_peak_bytes[TESS_DOMAIN_DEVICE] < after.whole_peak_bytes);
+    Pair other;
+    tessera::Sharded second(other, torch::optim::SGDOptions(0.1));
+    EXPECT(stats_of(second).held_bytes == 0); /* the first one has it */
+}
+
+static void test_summon_one() {
+    now = "one block summoned";
+    Pair net;
+    Tensor a = net->first->a->weight.detach().clone();
+    tessera::Sharded s(net, torch::optim::SGDOptions(0.1));
+    uint64_t resting = stats_of(s).live_bytes[TESS_DOMAIN_DEVICE];
+    s.summon(net->first, [&] {
+        EXPECT(net->first->a->weight.equal(a));
+        std::string got;
+        try {
+            net->second->a->weight.sum();
+        } catch (const tessera::Error &e) {
+            got = e.what();
+        }
+        EXPECT(got.find("parameter \"second.a.weight\" is used by aten::sum outside its block") == 0);
+    });
+    EXPECT(stats_of(s).live_bytes[TESS_DOMAIN_DEVICE] == resting);
+    std::string got;
+    try {
+        s.summon(net->first->a, [] {});
+    } catch (const tessera::Error &e) {
+        got = e.what();
+    }
+    EXPECT(got == "Sharded::summon: the module is no block of this model");
+    net->forward(torch::ones({ 2, 4 })).sum().backward(); /* all is well */
+    s.step();
+}
+
+/* ---- a model without memory ---- */
+
+struct MaskedImpl : nn::Module {
+    MaskedImpl() {
+        line = register_module("line", nn::Linear(4, 4));
+        mask = register_buffer("mask", torch::ones({ 4, 4 }, torch::kBool).triu(1));
+    }
+    Tensor forward(Tensor x) { return line(x).masked_fill(mask, 0); }
+    nn::Linear line{ nullptr };
+    Tensor mask;
+};
+TORCH_MODULE(Masked);
+
+static void test_meta() {
+    auto sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
+    now = "made on the meta device";
+    Run plain = sharded(options(sgd), 0), mine;
+    Net from = make_net();
+    std::map<std::string, Tensor> values;
+    for (auto &p : from->named_parameters())
+        values[p.key()] = p.value().detach();
+    for (auto &b : from->named_buffers())
+        values[b.key()] = b.value();
+    uint64_t before = tessera::detail::Counting::get().now().bytes, most = 0, begin = 0;
+    Net net = tessera::on_meta(make_net);
+    EXPECT(tessera::detail::Counting::get().now().bytes == before);
+    EXPECT(net->mix->weight.is_meta() && net->bn->running_var.is_meta() && !torch::ones({ 1 }).is_meta());
+    std::vector<std::string> asked;
+    auto fill = [&](const std::string &name, Tensor t) {
+        t.copy_(values.at(name));
+        asked.push_back(name);
+        begin = begin ? begin : tessera::detail::Counting::get().now().bytes;
+        most = std::max(most, tessera::detail::Counting::get().now().bytes);
+    };
+    {
+        tessera::Sharded s(net, options(sgd).values(fill));
+        EXPECT(asked.size() == values.size());
+        EXPECT(most < begin + 3 * 4 * 48 * 16); /* one parameter at a time, the largest twice */
+        for (int step = 0; step < 50; step++) {
+            Tensor loss = loss_of(net, static_cast<uint64_t>(step));
+            loss.backward();
+            mine.losses.push_back(loss.item<double>());
+            s.step();
+        }
+        s.summon([&] { keep_values(mine, net); });
+    }
+    same(plain, mine);
+    auto message = [](auto &&use) {
+        try {
+            use();
+        } catch (const tessera::Error &e) {
+            return std::string(e.what());
+        }
+        return std::string("nothing");
+    };
+    EXPECT(message([&] {
+               Net bare = tessera::on_meta(make_net);
+               tessera::Sharded s(bare, options(sgd));
+               loss_of(bare, 0);
+           }).find("has no values yet") != std::string::npos);
+    EXPECT(message([&] {
+               Masked masked = tessera::on_meta([] { return Masked(); });
+               tessera::Sharded s(masked, tessera::Options(sgd).blocks({ "" }));
+           }).find("buffer \"mask\" is on the meta device") == 0);
+    EXPECT(message([&] {
+               Net bare = tessera::on_meta(make_net);
+               tessera::Sharded s(bare, options(sgd).values([](const std::string &name, Tensor) {
+                   if (name == "mix.bias")
+                       throw std::runtime_error("no such file");
+               }));
+           }).find("values of parameter \"mix.bias\": no such file") != std::string::npos);
+}
+
 /* One message, once; and the same again from every later call, as the first error stays. */
 template <class F>
 static void refused(const char *name, const std::string &message, bool stays, F &&misuse) {
@@ -390,18 +524,29 @@ static uint64_t digest_of(Net &net) {
     return h;
 }
 static int train(int argc, char **argv) {
-    Net net = make_net();
     auto o = options(torch::optim::SGDOptions(0.05).momentum(0.9));
     std::string save, fault;
+    bool meta = false, bare = false;
     for (int i = 1; i < argc; i++) {
         std::string a = argv[i];
+        bare = bare || a == "bare"; /* its values come from a checkpoint */
         if (a == "recompute")
             o.recompute({ "layers.*", "bn" });
+        else if (a == "meta" || a == "bare")
+            meta = true;
         else if (a.rfind("save=", 0) == 0)
             save = a.substr(5);
         else if (a.rfind("fault=", 0) == 0)
             fault = a.substr(6);
     }
+    Net net = meta ? tessera::on_meta(make_net) : make_net();
+    Net from = make_net(); /* the values of one made on the meta device */
+    auto values = [&](const std::string &name, Tensor t) {
+        auto p = from->named_parameters();
+        t.copy_((p.contains(name) ? p[name] : from->named_buffers()[name]).detach());
+    };
+    if (!bare)
+        o.values(values);
     tessera::Sharded s(net, o);
     uint64_t begin = save.empty() ? 0 : s.load(save), steps = 50;
     for (uint64_t step = begin; step < steps; step++) {
@@ -439,6 +584,9 @@ int main(int argc, char **argv) {
         test_bits();
         test_own();
         test_counted();
+        test_booked();
+        test_summon_one();
+        test_meta();
         test_misuse();
     } catch (const tessera::Error &e) {
         fprintf(stderr, "%s: %s\n", now.c_str(), e.what());

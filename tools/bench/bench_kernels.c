@@ -16,6 +16,7 @@
 #include "tools/support/json_out.h"
 #include "core/kernels/kernels.h"
 #include "kit/norm_limbs.h"
+#include <tessera/plugin_helpers.h>
 
 tess_status tool_bench_run(const tess_kernel *kernel) {
     tess_error error = { .struct_size = sizeof error };
@@ -96,17 +97,26 @@ static int comparable(uint32_t kernel_shape, uint32_t stream_shape) {
 /* ---- the kernels ---------------------------------------------------------------------------------- */
 typedef struct {
     const char *subject, *what;
-    uint32_t shape, bytes_per_elem, kernel, in_dtype, out_dtype, n_in, optimizer, low_copy;
+    uint32_t shape;
+    double bytes_per_elem;
+    uint32_t kernel, in_dtype, out_dtype, n_in, optimizer, low_copy;
 } bench_case;
+#define BLOCKS (1 + 4.0 / TESS_Q8_BLOCK) /* bytes of an element in blocks of 8 bits */
 static const bench_case cases[] = {
     { "cast", "cast f32 bf16", WRITES_APART, 6, TESS_K_CAST, TESS_F32, TESS_BF16, 1, 0, 0 },
     { "cast", "cast bf16 f32", WRITES_APART, 6, TESS_K_CAST, TESS_BF16, TESS_F32, 1, 0, 0 },
     { "cast", "cast f32 f16", WRITES_APART, 6, TESS_K_CAST, TESS_F32, TESS_F16, 1, 0, 0 },
+    { "cast", "cast f32 q8", WRITES_APART, 4 + BLOCKS, TESS_K_CAST, TESS_F32, TESS_Q8, 1, 0, 0 },
+    { "cast", "cast q8 f32", WRITES_APART, 4 + BLOCKS, TESS_K_CAST, TESS_Q8, TESS_F32, 1, 0, 0 },
+    { "cast", "cast f32 q8e4m3", WRITES_APART, 4 + BLOCKS, TESS_K_CAST, TESS_F32, TESS_Q8E4M3, 1, 0, 0 },
+    { "cast", "cast q8e4m3 f32", WRITES_APART, 4 + BLOCKS, TESS_K_CAST, TESS_Q8E4M3, TESS_F32, 1, 0, 0 },
     { "optimizer", "adamw", UPDATES, 28, TESS_K_OPTIMIZER, TESS_F32, TESS_F32, 1, TESS_OPT_ADAMW, 0 },
     { "optimizer", "adamw with bf16 copy", UPDATES, 30, TESS_K_OPTIMIZER, TESS_F32, TESS_F32, 1, TESS_OPT_ADAMW, 1 },
     { "optimizer", "adadelta", UPDATES, 28, TESS_K_OPTIMIZER, TESS_F32, TESS_F32, 1, TESS_OPT_ADADELTA, 0 },
     { "optimizer", "sgd momentum", UPDATES, 20, TESS_K_OPTIMIZER, TESS_F32, TESS_F32, 1, TESS_OPT_SGD, 0 },
     { "sum", "tree sum of 2", WRITES_APART, 12, TESS_K_TREE_SUM, TESS_F32, TESS_F32, 2, 0, 0 },
+    { "sum", "tree sum of 2 q8", WRITES_APART, 4 + 2 * BLOCKS, TESS_K_TREE_SUM, TESS_Q8, TESS_F32, 2, 0, 0 },
+    { "sum", "tree sum of 2 q8e4m3", WRITES_APART, 4 + 2 * BLOCKS, TESS_K_TREE_SUM, TESS_Q8E4M3, TESS_F32, 2, 0, 0 },
     { "norm", "square sum", READS, 4, TESS_K_SQUARE_SUM, TESS_F32, TESS_I64, 1, 0, 0 },
 };
 enum { N_CASES = sizeof cases / sizeof cases[0], N_ARRAYS = 4 };
@@ -166,13 +176,18 @@ static int run_case(bench *b, size_t i) {
                                  .eps = 1e-8f,
                                  .rho = 0.9f,
                                  .grad_scale = 1 };
-    const void *in[2] = { c->in_dtype == TESS_BF16 ? (const void *)b->low : b->array[0], b->array[2] };
+    int reads_low = c->in_dtype == TESS_BF16 || tess_dtype_is_blocks(c->in_dtype);
+    const void *in[2] = { reads_low ? (const void *)b->low : b->array[0], b->array[2] };
     int narrows = c->kernel == TESS_K_CAST && c->out_dtype != TESS_F32;
     tess_kernel kernel = { .struct_size = sizeof kernel,
                            .kernel = c->kernel,
                            .in_dtype = c->in_dtype,
                            .out_dtype = c->out_dtype,
                            .n_in = c->n_in,
+                           .flags = c->kernel != TESS_K_TREE_SUM ? 0
+                                    : c->in_dtype == TESS_Q8     ? TESS_KERNEL_Q8
+                                    : c->in_dtype == TESS_Q8E4M3 ? TESS_KERNEL_Q8E4M3
+                                                                 : 0,
                            .in = in,
                            .out = narrows                          ? (void *)b->low
                                   : c->kernel == TESS_K_SQUARE_SUM ? (void *)limbs
@@ -219,7 +234,7 @@ static double memory_bandwidth(const bench *b, const bench_case *c) {
 
 static int print_case(const bench *b, size_t i) {
     const bench_case *c = &cases[i];
-    uint64_t bytes = b->elems * c->bytes_per_elem;
+    uint64_t bytes = (uint64_t)((double)b->elems * c->bytes_per_elem);
     double bandwidth = (double)bytes / b->case_seconds[i], memory = memory_bandwidth(b, c);
     if (!b->options->json) {
         fprintf(b->out, "%-22s %7.2f GB/s of %7.2f GB/s memory bandwidth: %.2f\n", c->what, bandwidth * 1e-9,
@@ -261,7 +276,7 @@ static int obtain(bench *b, tess_error *error) {
     int32_t threads = b->options->threads;
     if (!threads)
         threads = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
-    b->elems = (bytes / sizeof(float) + 63) / 64 * 64;
+    b->elems = (bytes / sizeof(float) + TESS_Q8_BLOCK - 1) / TESS_Q8_BLOCK * TESS_Q8_BLOCK;
     if (tess__pool_create(threads, "", &b->pool, error) < 0)
         return TOOL_CONFIG;
     for (int i = 0; i < N_ARRAYS; i++)

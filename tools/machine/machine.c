@@ -211,6 +211,7 @@ static const member top[] = {
     { "up_bytes_per_second", REAL, 0, TOP(up_bytes_per_second), NULL },
     { "down_bytes_per_second", REAL, 0, TOP(down_bytes_per_second), NULL },
     { "host_bytes_per_second", REAL, 0, TOP(host_bytes_per_second), NULL },
+    { "disk_bytes_per_second", REAL, 0, TOP(disk_bytes_per_second), NULL },
     { "flops_share", SHARE, 0, OF(reading, flops_share), NULL },
     { "memory_share", SHARE, 0, OF(reading, memory_share), NULL },
     { "link_share", SHARE, 0, OF(reading, link_share), NULL },

@@ -27,6 +27,7 @@ typedef struct { /* a block as measured */
     double forward_seconds, backward_seconds;
 } machine_block;
 
+#define MACHINE_DISK_RATE 2e9 /* bytes per second, where nothing is said: a solid state disk's usual */
 typedef struct {
     char name[64], source[256];
     int32_t is_cpu; /* rates are of one thread; else of the device */
@@ -40,6 +41,7 @@ typedef struct {
     machine_link within, across;                   /* of a rank, in one node and between nodes */
     double up_bytes_per_second, down_bytes_per_second; /* a rank's bandwidth between device and host */
     double host_bytes_per_second;                      /* the optimizer on the host, of a rank */
+    double disk_bytes_per_second; /* of a node's disk, which its ranks share, either way; 0: MACHINE_DISK_RATE */
     uint64_t device_memory_bytes;
     machine_collective *collectives; /* in ascending order of bytes within comm, op and ranks */
     machine_block *blocks;

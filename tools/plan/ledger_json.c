@@ -32,6 +32,8 @@ void ledger_json_point(json_out *j, const char *source, const tess_ledger_point 
     json_string(j, "unit", p->name);
     ledger_json_bytes(j, "device", p->bytes[TESS_DOMAIN_DEVICE]);
     ledger_json_bytes(j, "host", p->bytes[TESS_DOMAIN_HOST]);
+    if (p->disk_total_bytes)
+        ledger_json_bytes(j, "disk", p->disk_bytes);
     if (p->backend_bytes)
         json_uint(j, "backend", p->backend_bytes);
     json_object_end(j);

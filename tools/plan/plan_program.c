@@ -314,6 +314,16 @@ static tess_status read_alloc(reader *r) {
     return tess_alloc(r->t, NULL, bytes, &none);
 }
 
+static uint64_t holds_nothing(void *user, uint64_t *most) {
+    (void)user;
+    return *most = 0;
+}
+
+/* The program holds memory of its own, of which the report says so. */
+static tess_status read_held(reader *r) {
+    return tess_ledger_held(r->t, holds_nothing, NULL);
+}
+
 static tess_status read_scope(reader *r) {
     TRY(read_text(r));
     return tess_scope_add(r->t, r->word, 0, NULL);
@@ -323,9 +333,10 @@ static tess_status read_all(reader *r) {
     static const struct {
         const char *word;
         tess_status (*read)(reader *);
-    } lines[] = { { "option", read_option }, { "group", read_group },    { "open", read_open }, { "scope", read_scope },
-                  { "block", read_block },   { "param", read_param },    { "tie", read_tie },   { "alloc", read_alloc },
-                  { "also", read_also },     { "engines", read_engines } };
+    } lines[] = { { "option", read_option },   { "group", read_group }, { "open", read_open },
+                  { "scope", read_scope },     { "block", read_block }, { "param", read_param },
+                  { "tie", read_tie },         { "alloc", read_alloc }, { "also", read_also },
+                  { "engines", read_engines }, { "held", read_held } };
     enum { N = sizeof lines / sizeof lines[0] };
     char line[sizeof TESS__DESCRIBE_MAGIC + 1] = "", word[16];
     if (!fgets(line, sizeof line, r->f) || strcmp(line, TESS__DESCRIBE_MAGIC "\n") != 0)

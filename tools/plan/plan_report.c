@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "core/readers/last_run.h"
 #include "core/readers/ledger.h"
 #include "core/readers/planned.h"
 #include "core/readers/stated.h"
@@ -17,10 +18,11 @@ typedef struct { /* all facts of a report, collected once */
     const tess__plan *plan;
     const tess__selection *selection;
     tess_stats stats;
-    uint64_t resting[3][16];
+    uint64_t resting[TESS__DOMAINS][16];
     uint64_t backend; /* upper bound of the comm plugin's own memory per communicator */
     int32_t communicators;
-    int over; /* 1: the plan exceeds its budget */
+    tess__last_run last; /* of this program, which holds memory that is in no plan */
+    int over;            /* 1: the plan exceeds its budget */
     double seconds;
     plan_fullest fullest;
     plan_alive alive;
@@ -29,7 +31,7 @@ typedef struct { /* all facts of a report, collected once */
     tess_unit_info largest_info;
 } facts;
 
-static const char *const domain_names[] = { "", "device", "host" };
+static const char *const domain_names[] = { "", "device memory", "host memory", "disk" };
 
 /* ---- gathering --------------------------------------------------------------------------------- */
 static void find_largest(facts *f) {
@@ -65,6 +67,8 @@ static tess_status gather(const plan_source *s, tess_status over, facts *f) {
     for (int32_t i = 0; i < f->plan->n_user; i++)
         f->resting[TESS_DOMAIN_DEVICE][TESS_CAT_ACTIVATION] += f->plan->user_bytes[i];
     f->backend = tess__stated_bytes(f->plan);
+    if (f->plan->holds)
+        f->last = tess__last_run_find(&f->plan->model);
     f->communicators = tess__n_communicators(&f->plan->setup);
     f->domain = f->stats.planned_peak_bytes[TESS_DOMAIN_DEVICE] ? TESS_DOMAIN_DEVICE : TESS_DOMAIN_HOST;
     f->fullest = plan_fullest_find(f->plan, f->domain);
@@ -82,7 +86,10 @@ static const tess__point *fullest_point(const facts *f) {
 }
 
 static uint64_t budget_of(const facts *f, uint32_t domain) {
-    return domain == TESS_DOMAIN_DEVICE ? f->plan->setup.env.device_budget_bytes : f->plan->setup.env.host_budget_bytes;
+    const tess__setup *s = &f->plan->setup;
+    return domain == TESS_DOMAIN_DEVICE ? s->env.device_budget_bytes
+           : domain == TESS_DOMAIN_HOST ? s->env.host_budget_bytes
+                                        : s->disk_budget_bytes;
 }
 
 static const char *activations_of(const tess__plan *p) {
@@ -109,6 +116,19 @@ static void print_domain(FILE *out, const facts *f, uint32_t d) {
                     f->resting[d][c] ? tool_bytes_text(f->resting[d][c], rest) : "");
 }
 
+/* Only what rests is there, so that the peak is the rest. */
+static void print_disk(FILE *out, const facts *f) {
+    char size[32];
+    uint64_t planned = f->stats.planned_disk_peak_bytes;
+    if (!planned)
+        return;
+    fprintf(out, "%-24s %14s   (%" PRIu64 " bytes)\n", "disk", tool_bytes_text(planned, size), planned);
+    for (uint32_t c = 1; c < 16; c++)
+        if (f->stats.disk_category_bytes[c])
+            fprintf(out, "  %-22s %14s\n", tess__category_name(c),
+                    tool_bytes_text(f->stats.disk_category_bytes[c], size));
+}
+
 static void print_peak(FILE *out, const facts *f) {
     const tess__program *p = fullest_program(f);
     const tess__point *point = fullest_point(f);
@@ -126,12 +146,13 @@ static void print_peak(FILE *out, const facts *f) {
 
 static void print_budget(FILE *out, const facts *f) {
     char a[32], b[32];
-    for (uint32_t d = 1; d < 3; d++) {
-        uint64_t budget = budget_of(f, d), need = f->stats.planned_peak_bytes[d];
+    for (uint32_t d = 1; d < TESS__DOMAINS; d++) {
+        uint64_t budget = budget_of(f, d);
+        uint64_t need = d == TESS_DOMAIN_DISK ? f->stats.planned_disk_peak_bytes : f->stats.planned_peak_bytes[d];
         if (!budget)
             continue;
         int fits = need <= budget;
-        fprintf(out, "%s: %s of %s memory are allowed, %s %s (%" PRIu64 " bytes)\n", fits ? "fits" : "does not fit",
+        fprintf(out, "%s: %s of %s are allowed, %s %s (%" PRIu64 " bytes)\n", fits ? "fits" : "does not fit",
                 tool_bytes_text(budget, a), domain_names[d], tool_bytes_text(fits ? budget - need : need - budget, b),
                 fits ? "are left" : "are missing", fits ? budget - need : need - budget);
     }
@@ -172,10 +193,31 @@ static void print_backend(FILE *out, const facts *f) {
             tool_bytes_text(backend_total(f), size), each);
 }
 
+static void print_held(FILE *out, const facts *f) {
+    char size[32];
+    if (!f->plan->holds)
+        return;
+    fprintf(out, "not planned: activations and other memory that the program's library allocates; ");
+    if (f->last.ranks)
+        fprintf(out, "rank 0 of the last run, of %" PRId32 ", held at most %s\n", f->last.ranks,
+                tool_bytes_text(f->last.held_bytes, size));
+    else
+        fprintf(out, "no run is known that says how much\n");
+}
+
+static void put_held(json_out *j, const facts *f) {
+    json_bool(j, "unplanned", f->plan->holds);
+    if (!f->last.ranks)
+        return;
+    json_uint(j, "last_run_held_bytes", f->last.held_bytes);
+    json_uint(j, "last_run_ranks", (uint64_t)f->last.ranks);
+}
+
 static void put_backend(json_out *j, const facts *f) {
     json_uint(j, "backend_bytes", f->backend);
     json_uint(j, "backend_total_bytes", backend_total(f));
     json_uint(j, "communicators", (uint64_t)f->communicators);
+    put_held(j, f);
 }
 
 static void print_tables(FILE *out, const facts *f) {
@@ -192,10 +234,12 @@ static void print_tables(FILE *out, const facts *f) {
     fprintf(out, "%-24s %14s %14s\n", "", "at the peak", "at rest");
     for (uint32_t d = 1; d < 3; d++)
         print_domain(out, f, d);
+    print_disk(out, f);
     fprintf(out, "\n");
     if (f->source->note[0])
         fprintf(out, "%s\n", f->source->note);
     print_backend(out, f);
+    print_held(out, f);
     print_peak(out, f);
     if (f->largest >= 0)
         fprintf(out, "the largest unit: %s, %s unsharded\n", f->largest_info.name,
@@ -210,10 +254,12 @@ static void put_point(void *user, const tess_ledger_point *p) {
     ledger_json_point(user, "planned", p);
 }
 
-static void put_domains(json_out *j, const char *key, const uint64_t bytes[3][16]) {
+static void put_domains(json_out *j, const char *key, const uint64_t bytes[3][16], const uint64_t disk[16]) {
     json_object_begin(j, key);
     ledger_json_bytes(j, "device", bytes[TESS_DOMAIN_DEVICE]);
     ledger_json_bytes(j, "host", bytes[TESS_DOMAIN_HOST]);
+    if (disk)
+        ledger_json_bytes(j, "disk", disk);
     json_object_end(j);
 }
 
@@ -244,6 +290,18 @@ static void put_remedy(json_out *j, const tess__remedy *r) {
     json_object_end(j);
 }
 
+static void put_budgets(json_out *j, const facts *f) {
+    static const char *const keys[] = { "", "device_memory_bytes", "host_memory_bytes", "disk_memory_bytes" };
+    int any = 0;
+    for (uint32_t d = 1; d < TESS__DOMAINS; d++)
+        if (budget_of(f, d)) {
+            json_uint(j, keys[d], budget_of(f, d));
+            any = 1;
+        }
+    if (any)
+        json_bool(j, "fits", !f->over);
+}
+
 static void put_plan(json_out *j, const facts *f) {
     const tess__plan *p = f->plan;
     const tess__selection *x = f->selection;
@@ -265,8 +323,10 @@ static void put_plan(json_out *j, const facts *f) {
     json_uint(j, "units", f->stats.n_units);
     json_uint(j, "planned_peak_device_bytes", f->stats.planned_peak_bytes[TESS_DOMAIN_DEVICE]);
     json_uint(j, "planned_peak_host_bytes", f->stats.planned_peak_bytes[TESS_DOMAIN_HOST]);
-    put_domains(j, "categories", f->stats.category_peak_bytes);
-    put_domains(j, "resting", f->resting);
+    json_uint(j, "planned_peak_disk_bytes", f->stats.planned_disk_peak_bytes);
+    const int stores = f->stats.planned_disk_peak_bytes > 0;
+    put_domains(j, "categories", f->stats.category_peak_bytes, stores ? f->stats.disk_category_bytes : NULL);
+    put_domains(j, "resting", f->resting, stores ? f->resting[TESS_DOMAIN_DISK] : NULL);
     put_peak(j, f);
     plan_alive_json(j, p, &f->alive);
     if (f->largest >= 0) {
@@ -276,12 +336,7 @@ static void put_plan(json_out *j, const facts *f) {
         json_object_end(j);
     }
     put_backend(j, f);
-    if (budget_of(f, TESS_DOMAIN_DEVICE))
-        json_uint(j, "device_memory_bytes", budget_of(f, TESS_DOMAIN_DEVICE));
-    if (budget_of(f, TESS_DOMAIN_HOST))
-        json_uint(j, "host_memory_bytes", budget_of(f, TESS_DOMAIN_HOST));
-    if (budget_of(f, TESS_DOMAIN_DEVICE) || budget_of(f, TESS_DOMAIN_HOST))
-        json_bool(j, "fits", !f->over);
+    put_budgets(j, f);
     if (f->over) {
         json_array_begin(j, "remedies");
         for (int32_t i = 0; i < tess__advice_of(f->t)->n; i++)

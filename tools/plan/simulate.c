@@ -25,7 +25,7 @@ typedef struct { /* jobs run one after another */
     int32_t n, done, cap;
 } queue;
 
-enum { GATHERS, SUMS, REPLICAS, N_LINES, UP = N_LINES, DOWN, N_QUEUES }; /* host work is done by the lane down */
+enum { GATHERS, SUMS, REPLICAS, N_LINES, UP = N_LINES, DOWN, DISK, N_QUEUES }; /* host work is done by the lane down */
 
 typedef struct {
     const simulation *in;
@@ -34,6 +34,7 @@ typedef struct {
     double now, cores;                                                     /* cores of this rank, 0: no limit */
     int32_t last;                                                          /* span: the engine's latest */
     int32_t *gather, *reduce, *fetched, *on_host, *offload[2], *reload[2]; /* tickets by group or block; 0: none */
+    int32_t *states;                                                       /* on their way from or to a store */
     int32_t *tickets;
     const tess__program *program;
     int32_t microbatch;
@@ -463,13 +464,13 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, 2 * (double)u->input_bytes));
     case TESS__GATHER: return gather_group(s, in);
     case TESS__GATHER_WAIT: return wait_both(s, in, UP, &s->fetched[i], TESS__SHARD, &s->gather[i]);
-    case TESS__ENTER: {
-        const tess__event *e = &s->program->events[i];
-        return run_work(s, in, e, scope_seconds(s, e));
-    }
+    case TESS__ENTER: return run_work(s, in, &s->program->events[i], scope_seconds(s, &s->program->events[i]));
     case TESS__CAST_WIRE:
     case TESS__WIDEN:
     case TESS__SUM_ARRIVED:
+    case TESS__PACK_SUM:
+    case TESS__SUM_LANDED:
+    case TESS__WIDEN_SUM:
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, simulate_cast_bytes(&l->groups[i], in->op)));
     case TESS__SUM_FULL:
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_SUM, (double)l->groups[i].flat_elems * 12));
@@ -492,6 +493,12 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     case TESS__RELOAD_WAIT: return wait_for_job(s, UP, in, &s->reload[output][i]);
     case TESS__AUDIT_SEND:
     case TESS__AUDIT: return audit_instr(s, in);
+    case TESS__STATES_FETCH:
+    case TESS__STATES_STORE:
+        return post_job(s, DISK, in->op == TESS__STATES_FETCH ? TESS__TRACK_UP : TESS__TRACK_DOWN, in,
+                        simulate_disk_seconds(s->in, &l->groups[i]), 0, &s->states[i]);
+    case TESS__STATES_FETCH_WAIT:
+    case TESS__STATES_STORE_WAIT: return wait_for_job(s, DISK, in, &s->states[i]);
     default: return in->op >= TESS__UPDATE_MAKE ? matrices_instr(s, in) : TESS_OK; /* no time to speak of */
     }
 }
@@ -555,15 +562,13 @@ tess_status simulate_step(const simulation *in, simulated_step *out) {
     int32_t n = in->layout->n_groups > in->model->n_blocks ? in->layout->n_groups : in->model->n_blocks;
     simulated_step own = { 0 };
     sim s = { .in = in, .out = &own, .last = -1 };
-    int32_t all = in->setup->nranks * (in->setup->stride > 1 ? in->setup->stride : 1);
-    int32_t node = in->machine->ranks_per_node > 0 ? in->machine->ranks_per_node : all;
-    s.cores = in->machine->cores / (node < all ? node : all);
-    s.tickets = calloc((size_t)n * 8 + 1, sizeof *s.tickets);
+    s.cores = in->machine->cores / simulate_ranks_of_node(in);
+    s.tickets = calloc((size_t)n * 9 + 1, sizeof *s.tickets);
     if (!s.tickets)
         return tess_fail(TESS_E_NOMEM, "no memory to simulate a step");
-    int32_t **tables[] = { &s.gather,     &s.reduce,     &s.fetched,   &s.on_host,
-                           &s.offload[0], &s.offload[1], &s.reload[0], &s.reload[1] };
-    for (int i = 0; i < 8; i++)
+    int32_t **tables[] = { &s.gather,     &s.reduce,    &s.fetched,   &s.on_host, &s.offload[0],
+                           &s.offload[1], &s.reload[0], &s.reload[1], &s.states };
+    for (int i = 0; i < 9; i++)
         *tables[i] = s.tickets + (size_t)i * (size_t)n;
     tess_status status = run_programs(&s);
     for (int i = 0; i < N_QUEUES; i++)

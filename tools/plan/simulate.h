@@ -47,16 +47,30 @@ double simulate_collective(const machine_desc *, const char *comm, uint32_t op, 
 double simulate_call_seconds(const simulation *, int32_t scope, int back);
 /** The share of its forward that the block's backward makes again by itself; 0 for a block of -1. */
 double simulate_made_again(const tess__model *, const tess__setup *, int32_t block);
-/** The bytes that a cast reads and writes: GATHER, CAST_WIRE, WIDEN, SUM_ARRIVED. */
+/** The bytes that a cast reads and writes: GATHER, CAST_WIRE, WIDEN, and those of sums in blocks. */
 static inline double simulate_cast_bytes(const tess__group *g, uint8_t op) {
     uint64_t shard = g->shard_elems, flat = g->flat_elems;
     switch (op) {
     case TESS__GATHER: /* a copy is as narrow as what is gathered */
         return (double)(tess_dtype_span(g->low_copy ? g->compute : g->master, shard) +
                         tess_dtype_span(g->gather, shard));
+    case TESS__PACK_SUM:
     case TESS__CAST_WIRE: return (double)(tess_dtype_span(g->grad_local, flat) + tess_dtype_span(g->grad_wire, flat));
     case TESS__WIDEN: return (double)(tess_dtype_span(g->gather, flat) + tess_dtype_span(g->compute, flat));
+    case TESS__SUM_LANDED: /* of each replica's part, the sum of one */
+    case TESS__WIDEN_SUM: return (double)(tess_dtype_span(g->grad_wire, shard) + 4 * shard);
     default: return (double)(tess_dtype_span(g->grad_wire, flat) + 4 * shard); /* of each rank's blocks, the sum */
     }
+}
+static inline int32_t simulate_ranks_of_node(const simulation *in) {
+    int32_t all = in->setup->nranks * (in->setup->stride > 1 ? in->setup->stride : 1);
+    int32_t node = in->machine->ranks_per_node > 0 ? in->machine->ranks_per_node : all;
+    return node < all ? node : all;
+}
+/** States of a group, read from a node's disk or written there; its ranks share it. */
+static inline double simulate_disk_seconds(const simulation *in, const tess__group *g) {
+    double said = in->machine->disk_bytes_per_second;
+    return (double)tess__states_of(g, g->shard_elems) * simulate_ranks_of_node(in) /
+           (said > 0 ? said : MACHINE_DISK_RATE);
 }
 #endif

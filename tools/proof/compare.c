@@ -4,8 +4,6 @@
 #include <string.h>
 
 #include "proof.h"
-#include "tools/commands.h"
-#include "tools/support/command_line.h"
 
 enum { PARAM, GRAD }; /* the first two kinds */
 
@@ -18,33 +16,30 @@ static int differs(const proof_ledger *l, const proof_step *a, const proof_step 
     return a->digests[unit * l->n_kinds + kind] != b->digests[unit * l->n_kinds + kind];
 }
 
-static void say_unit(const proof_ledger *l, const proof_step *a, const proof_step *b, size_t unit) {
+static void say_unit(FILE *to, const proof_ledger *l, const proof_step *a, const proof_step *b, size_t unit) {
     const char *gap = " ";
     for (size_t k = 0; k < l->n_kinds; k++) {
         size_t kind = kind_in_time(l, k);
         if (!differs(l, a, b, unit, kind))
             continue;
         if (*gap == ' ')
-            printf("  %s:", l->units[unit]);
-        printf("%s%s", gap, l->kinds[kind]);
+            fprintf(to, "  %s:", l->units[unit]);
+        fprintf(to, "%s%s", gap, l->kinds[kind]);
         gap = ", ";
     }
     if (*gap == ',')
-        putchar('\n');
+        fputc('\n', to);
 }
 
-static int say_difference(const proof_ledger *l, const proof_step *a, const proof_step *b) {
+/* The first value in time. */
+static void first_value(const proof_ledger *l, proof_finding *f) {
     for (size_t k = 0; k < l->n_kinds; k++)
         for (size_t u = l->n_units; u-- > 0;)
-            if (differs(l, a, b, u, kind_in_time(l, k))) {
-                printf("different: step %" PRIu64 ", unit %s, %s; in that step differ:\n", a->step, l->units[u],
-                       l->kinds[kind_in_time(l, k)]);
-                for (size_t i = 0; i < l->n_units; i++)
-                    say_unit(l, a, b, i);
-                return TOOL_FAILED;
+            if (differs(l, f->a, f->b, u, kind_in_time(l, k))) {
+                f->unit = l->units[u];
+                f->kind = l->kinds[kind_in_time(l, k)];
+                return;
             }
-    printf("different: step %" PRIu64 " has another root\n", a->step);
-    return TOOL_FAILED;
 }
 
 static int same_texts(char **a, char **b, size_t n) {
@@ -54,22 +49,35 @@ static int same_texts(char **a, char **b, size_t n) {
     return 1;
 }
 
-int proof_compare(const proof_ledger *a, const proof_ledger *b, uint64_t last) {
-    uint64_t n = 0, first = 0, end = 0;
+tess_status proof_compare(const proof_ledger *a, const proof_ledger *b, uint64_t last, proof_finding *out) {
+    proof_finding f = { .n = 0 };
     if (strcmp(a->model, b->model) != 0 || a->n_units != b->n_units || a->n_kinds != b->n_kinds ||
         !same_texts(a->units, b->units, a->n_units) || !same_texts(a->kinds, b->kinds, a->n_kinds))
-        return tool_report(tess_fail(TESS_E_DATA, "%s and %s are of other models or optimizers", a->path, b->path));
-    for (size_t i = 0; i < a->n_steps && a->steps[i].step <= last; i++) {
+        return tess_fail(TESS_E_DATA, "%s and %s are of other models or optimizers", a->path, b->path);
+    for (size_t i = 0; !f.differs && i < a->n_steps && a->steps[i].step <= last; i++) {
         const proof_step *other = proof_find(b, a->steps[i].step);
         if (!other)
             continue;
-        if (a->steps[i].root != other->root)
-            return say_difference(a, &a->steps[i], other);
-        first = n++ ? first : other->step;
-        end = other->step;
+        f.differs = a->steps[i].root != other->root;
+        f.a = &a->steps[i];
+        f.b = other;
+        f.first = f.n++ ? f.first : other->step;
+        f.last = other->step;
     }
-    if (!n)
-        return tool_report(tess_fail(TESS_E_DATA, "%s and %s have no step in common", a->path, b->path));
-    printf("equal: %" PRIu64 " step%s, %" PRIu64 " to %" PRIu64 "\n", n, n == 1 ? "" : "s", first, end);
-    return TOOL_OK;
+    if (!f.n)
+        return tess_fail(TESS_E_DATA, "%s and %s have no step in common", a->path, b->path);
+    if (f.differs)
+        first_value(a, &f);
+    *out = f;
+    return TESS_OK;
+}
+
+void proof_print(FILE *to, const proof_finding *f, const proof_ledger *l) {
+    if (!f->unit) {
+        fprintf(to, "different: step %" PRIu64 " has another root\n", f->last);
+        return;
+    }
+    fprintf(to, "different: step %" PRIu64 ", unit %s, %s; in that step differ:\n", f->last, f->unit, f->kind);
+    for (size_t i = 0; i < l->n_units; i++)
+        say_unit(to, l, f->a, f->b, i);
 }

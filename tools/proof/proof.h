@@ -4,6 +4,7 @@
 #define TOOL_PROOF_H
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <tessera/tessera.h>
 
 typedef struct {
@@ -36,7 +37,14 @@ void proof_free(proof_ledger *);
 const proof_step *proof_find(const proof_ledger *, uint64_t step); /* null: it has none */
 /** Returns 1 when words of the two runs differ, and writes the first of them. */
 int proof_words_differ(const proof_ledger *a, const proof_ledger *b, char *in_a, char *in_b, size_t n);
-/** Compares the steps that both have, up to `last`, and prints what it finds. Returns an exit code: TOOL_FAILED when
- * one differs, TOOL_DATA when there is nothing to compare. */
-int proof_compare(const proof_ledger *a, const proof_ledger *b, uint64_t last);
+typedef struct {
+    int differs;
+    uint64_t n, first, last; /* steps that both have, until one differs: that is the last */
+    const proof_step *a, *b; /* the last */
+    const char *unit, *kind; /* that the step made first; null: none, or a root alone */
+} proof_finding;
+/** Compares the steps that both have, up to `last`. TESS_E_DATA when there is nothing to compare. */
+tess_status proof_compare(const proof_ledger *a, const proof_ledger *b, uint64_t last, proof_finding *out);
+/** Prints a difference, and all that differ in its step. */
+void proof_print(FILE *to, const proof_finding *, const proof_ledger *);
 #endif

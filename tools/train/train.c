@@ -80,7 +80,9 @@ static const tool_page page = {
     .fallback = plan_fallback,
 };
 
-/* tessera replay runs a command up to a step: from its own checkpoint, with nothing written but its own ledger. */
+enum { REPLAY_SAVES_EVERY = 8 };
+
+/* tessera replay and bisect run a command up to a step: from a checkpoint of theirs, and what it writes is theirs. */
 static tess_status take_replay(train_settings *s) {
     int64_t step = 0;
     const char *from = tool_option_text("replay-from"), *ledger = tool_option_text("replay-ledger");
@@ -88,8 +90,11 @@ static tess_status take_replay(train_settings *s) {
     if (!step)
         return TESS_OK;
     s->replay = (uint64_t)step;
-    s->save = s->export_to = s->csv = s->tensorboard = s->watch = s->json = s->report = NULL;
+    s->export_to = s->csv = s->tensorboard = s->watch = s->json = s->report = NULL;
     s->keep_best = 0;
+    s->save = tool_option_text("replay-save");
+    s->save_every = REPLAY_SAVES_EVERY;
+    s->keep = s->save ? 0 : s->keep;
     if (from && strcmp(from, "none") != 0)
         s->resume = from;
     else if (from && train_resumes_checkpoint(s))

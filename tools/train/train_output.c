@@ -373,6 +373,8 @@ static void put_summary(train_run *r, const tess_stats *stats) {
     json_uint(j, "planned_peak_device_bytes", stats->planned_peak_bytes[TESS_DOMAIN_DEVICE]);
     json_uint(j, "peak_host_bytes", stats->peak_bytes[TESS_DOMAIN_HOST]);
     json_uint(j, "planned_peak_host_bytes", stats->planned_peak_bytes[TESS_DOMAIN_HOST]);
+    json_uint(j, "peak_disk_bytes", stats->disk_peak_bytes);
+    json_uint(j, "planned_peak_disk_bytes", stats->planned_disk_peak_bytes);
     put_allocations(j);
     json_uint(j, "peak_resident_bytes", resident_bytes());
     json_string(j, "params_digest", r->digest[0] ? r->digest : NULL);
@@ -441,6 +443,8 @@ static void print_table(train_run *r, const tess_stats *stats) {
     if (stats->peak_bytes[TESS_DOMAIN_HOST])
         print_memory(r, "host memory, peak", stats->peak_bytes[TESS_DOMAIN_HOST],
                      stats->planned_peak_bytes[TESS_DOMAIN_HOST]);
+    if (stats->disk_peak_bytes)
+        print_memory(r, "disk, peak", stats->disk_peak_bytes, stats->planned_disk_peak_bytes);
     if (tool_alloc_available()) {
         snprintf(text, sizeof text, "%" PRIu64, tool_alloc_own());
         table_row(r, "allocations in steps", text);

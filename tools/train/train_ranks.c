@@ -19,6 +19,8 @@ enum {
     RESTING_DEVICE,
     LIVE_HOST,
     RESTING_HOST,
+    PEAK_DISK,
+    PLANNED_DISK,
     MAPPED,      /* negative: not counted */
     ALLOCATIONS, /* negative: not counted */
     RESIDENT,
@@ -26,10 +28,12 @@ enum {
     DIGEST_LOW,
     N_FIGURES
 };
-static const char *const names[] = { "peak_device_bytes",       "planned_peak_device_bytes", "peak_host_bytes",
-                                     "planned_peak_host_bytes", "live_device_bytes",         "resting_device_bytes",
-                                     "live_host_bytes",         "resting_host_bytes",        "mapped_bytes",
-                                     "step_allocations",        "peak_resident_bytes" };
+static const char *const names[] = {
+    "peak_device_bytes",  "planned_peak_device_bytes", "peak_host_bytes", "planned_peak_host_bytes",
+    "live_device_bytes",  "resting_device_bytes",      "live_host_bytes", "resting_host_bytes",
+    "peak_disk_bytes",    "planned_peak_disk_bytes",   "mapped_bytes",    "step_allocations",
+    "peak_resident_bytes"
+};
 
 static void measure(const train_run *r, int64_t mine[N_FIGURES]) {
     tess_stats s = { .struct_size = sizeof s };
@@ -47,6 +51,8 @@ static void measure(const train_run *r, int64_t mine[N_FIGURES]) {
         mine[host ? LIVE_HOST : LIVE_DEVICE] = (int64_t)s.live_bytes[d];
         mine[host ? RESTING_HOST : RESTING_DEVICE] = (int64_t)s.resting_bytes[d];
     }
+    mine[PEAK_DISK] = (int64_t)s.disk_peak_bytes;
+    mine[PLANNED_DISK] = (int64_t)s.planned_disk_peak_bytes;
     mine[MAPPED] = counted ? (int64_t)tool_alloc_mapped_peak() : -1;
     mine[ALLOCATIONS] = counted ? (int64_t)tool_alloc_own() : -1;
     mine[RESIDENT] = (int64_t)w.resident_peak_bytes;

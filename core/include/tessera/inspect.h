@@ -26,6 +26,7 @@ typedef struct { /* what was chosen, with "auto" resolved */
     uint64_t device_memory_bytes, host_memory_bytes; /* budgets; 0: none */
     int32_t mirror;      /* steps between images in memory; 0: none are made */
     uint32_t joins;      /* 1: in the place of a lost rank: nothing collective but tess_shard, then tess_recover */
+    uint64_t disk_memory_bytes; /* budget; 0: none */
 } tess_info;
 TESS_API tess_status tess_info_get(const tess *, tess_info *out);
 /** The dtypes that the chosen precision gives a parameter: the dtype of the pointers that begin hands out, and of its
@@ -54,6 +55,11 @@ typedef struct { /* bytes by domain (1 device, 2 host: index TESS_DOMAIN_…) */
     uint64_t n_overflows; /* steps that the scale of losses was too large for, since the run began: checkpoints keep it */
     uint64_t n_audits, n_audit_failures; /* calls of blocks, on all ranks, that another rank repeated: TESSERA_AUDIT; and
                                           * those of which it made something else */
+    /* The third domain is the disk, which holds what rests: obtained at most, planned, and booked now. */
+    uint64_t disk_peak_bytes, planned_disk_peak_bytes, disk_live_bytes;
+    uint64_t disk_category_bytes[16]; /* planned */
+    uint64_t held_bytes, held_peak_bytes; /* the program's own, in no other figure (tess_ledger_held): now, and at most */
+    uint64_t whole_peak_bytes; /* of the device: live_bytes and held_bytes at the same time, at most */
 } tess_stats;
 TESS_API tess_status tess_stats_get(const tess *, tess_stats *out);
 
@@ -76,12 +82,21 @@ typedef struct {
     uint64_t unit_bytes[3][16]; /* of this unit */
     uint64_t total_bytes[3];
     uint64_t backend_bytes; /* measured: what the device's libraries hold themselves; 0 where it cannot tell */
+    uint64_t disk_bytes[16], disk_unit_bytes[16], disk_total_bytes; /* as these three, of the disk */
+    uint64_t held_bytes;    /* measured: activations that the program holds itself (tess_ledger_held); beside `bytes` */
 } tess_ledger_point;
 /** `point` is valid during the call. Makes no call on the same tess but tess_ledger_unit and tess_stats_get. */
 typedef void (*tess_ledger_fn)(void *user, const tess_ledger_point *point);
 /** From now on `fn` is called at each point, on the thread that called in, in place of the one before; null ends it. */
 TESS_API tess_status tess_ledger_hook(tess *, tess_ledger_fn fn, void *user);
 TESS_API tess_status tess_ledger_peak(const tess *, tess_ledger_point *out);
+/** Returns the bytes that the program holds beside the engine, in memory of the device's kind: activations that a library
+ * allocates, say. `most`: the most since the call before. Called on the thread that is in the engine, whenever the ledger
+ * changes or is read; makes no call on a tess. */
+typedef uint64_t (*tess_held_fn)(void *user, uint64_t *most);
+/** From tess_open on, `fn` books the program's own activations, which no plan has. `tessera plan` says so, and how much
+ * rank 0 of the last run held at most: a run that ends without an error leaves that in the user's cache folder. Null ends it. */
+TESS_API tess_status tess_ledger_held(tess *, tess_held_fn fn, void *user);
 TESS_API tess_status tess_ledger_reset(tess *); /* the peak is now; points count from 0 */
 enum {
     TESS_LEDGER_STEP = 1,     /* blocks: tess_run with its step; else as the next */

@@ -48,7 +48,7 @@ extern "C" {
 #endif
 
 #define TESS_ABI_MAJOR 1
-#define TESS_ABI_MINOR 1 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 2 /* append-only; a break makes new *_v2 symbols */
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
 #define TESS_CAN(type, table, slot) (TESS_HAS(type, table, slot) && (table)->slot)
@@ -112,7 +112,7 @@ typedef struct { /* a piece of memory, as its allocator hands it out */
 /* Work in flight, made by post. It ends once, with TESS_OK or an error that stays; then request_free. */
 typedef struct tess_request tess_request;
 
-enum { TESS_DOMAIN_DEVICE = 1, TESS_DOMAIN_HOST };
+enum { TESS_DOMAIN_DEVICE = 1, TESS_DOMAIN_HOST, TESS_DOMAIN_DISK /* Since 1.2: stores of an offload plugin */ };
 enum { /* what memory is for: docs/memory.md */
     TESS_CAT_SHARD_PARAM = 1, TESS_CAT_FULL_PARAM, TESS_CAT_SHARD_GRAD, TESS_CAT_FULL_GRAD, TESS_CAT_OPTIMIZER,
     TESS_CAT_ACTIVATION, TESS_CAT_COMM, TESS_CAT_INPUT, TESS_CAT_TEMPORARY, TESS_CAT_BUFFER, TESS_CAT_FRAGMENTATION, TESS_CAT_SNAPSHOT,
@@ -341,8 +341,10 @@ enum { TESS_K_CAST = 1, TESS_K_TREE_SUM, TESS_K_SCALE, TESS_K_SQUARE_SUM, TESS_K
 enum { /* tess_kernel.flags */
     TESS_KERNEL_ADD = 1,  /* TREE_SUM, SQUARE_SUM: add to out */
     TESS_KERNEL_CHAIN = 2, /* TREE_SUM: in[0] + (in[1] + (… + in[n-1])), all but the last already of the sum's dtype */
-    TESS_KERNEL_MORE = 4 /* SQUARE_SUM, OPTIMIZER: another of its kind follows on this stream, from this thread, before
-                          * any other call that works there: the device may hold this one back until then */
+    TESS_KERNEL_MORE = 4, /* SQUARE_SUM, OPTIMIZER: another of its kind follows on this stream, from this thread, before
+                           * any other call that works there: the device may hold this one back until then */
+    TESS_KERNEL_Q8 = 8, /* TREE_SUM in f32, since 1.1: each sum of two goes through a block of q8, or of q8e4m3 */
+    TESS_KERNEL_Q8E4M3 = 16
 };
 enum { TESS_OPT_SGD = 1, TESS_OPT_ADAM, TESS_OPT_ADAMW, TESS_OPT_ADADELTA };
 
@@ -378,9 +380,22 @@ typedef struct {
 } tess_optimizer;
 enum { TESS_PREPARED_BYTES = 128 };
 
+typedef struct { /* one parameter's elements; ascending, disjoint, each from the beginning of a block on */
+    uint64_t first, elems; /* in the group's flat buffer */
+    uint64_t at;           /* the number of its first element in the model: whatever the units, the strategy and the ranks */
+} tess_place;
+/* CAST to blocks, since 1.1: each element is rounded up or down by a draw of its own, of its number in the model, `step`
+ * and `draw` (docs/kernels.md). Elements of no run are 0. in[0] begins at element `first` of the flat buffer. */
+typedef struct {
+    uint32_t struct_size, n_runs;
+    const tess_place *runs;
+    uint64_t first;
+    uint32_t step, draw;
+} tess_rounding;
+
 /* Formulas, summation order and rounding are the core's, in docs/numbers.md: the same bits on every device.
  *   CAST        out = in[0] in out_dtype, round to nearest even; scale 0 or 1. To blocks from f32; from them to f32, bf16, f16
- *   TREE_SUM    out = T(in[0 … n_in-1]) * scale in the tree order; scale 0 means 1
+ *   TREE_SUM    out = T(in[0 … n_in-1]) * scale in the tree order; scale 0 means 1. Blocks as out: of a sum in f32, not scaled
  *   SCALE       out = in[0] * scale (null in: out in place); 0 is 0
  *   SQUARE_SUM  out: the exact sum of (in[0] * scale)² as int64 limbs; scale 0 means 1
  *   CLIP        out: the f32 factor min(1, scale / (norm + 1e-6)) of the norm whose limbs in[0] is; out may be in[0].
@@ -400,6 +415,7 @@ typedef struct {
     const tess_optimizer *optimizer;
     void *scratch; /* as much as kernel_need asked for, from the arena */
     uint64_t scratch_bytes;
+    const tess_rounding *rounding; /* since 1.1. null: to nearest even */
 } tess_kernel;
 
 typedef struct {
@@ -486,7 +502,9 @@ typedef struct {
  * blocks are counted from the parameter's first element: no block is parted between ranks. */
 typedef struct {
     uint32_t struct_size, master, compute, gather, grad_local, grad_wire, accumulate;
+    uint32_t rounding; /* since 1.1: of parameters and leaves in blocks, TESS_ROUND_… */
 } tess_precision_choice;
+enum { TESS_ROUND_NEAREST, TESS_ROUND_STOCHASTIC };
 /* A scale of losses, so that small gradients are no zeros in a dtype of few exponents. Numbers are powers of two: gradients
  * are unscaled exactly. A step whose gradients are not finite is left out and multiplies the scale by `backoff`; `every`
  * finite ones in a row multiply it by `growth`. At `least` such a step is what TESSERA_ON_NAN says. */
@@ -538,7 +556,8 @@ typedef struct {
 
 /* ---- offload: where things rest; the core moves them, and steps there -------------------------- */
 enum { TESS_REGION_MASTER = 1, TESS_REGION_GRAD, TESS_REGION_STATE, TESS_REGION_ACTIVATION };
-enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */ };
+enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */,
+       TESS_REST_STORE /* Since 1.2: of the plugin's own store. For states, of a device that is the host */ };
 typedef struct {
     uint32_t struct_size, region, dtype, index; /* index: which state; GRAD: from 1 partial sums; MASTER: 1 its copy */
     int32_t unit, group;                        /* -1: activations */
@@ -546,8 +565,30 @@ typedef struct {
 } tess_region;
 typedef struct {
     uint32_t struct_size, rest;
-    uint64_t align, host_bytes, pinned_bytes; /* at rest */
+    uint64_t align, host_bytes, pinned_bytes; /* at rest; align: of a store, see tess_store_io */
 } tess_placement;
+/* A store keeps a rank's bytes outside memory: in files, or where else no address reaches. It has `bytes` bytes, which are
+ * zero at first. align: the most that `place` asked for. most_posted: requests that are under way at once. memory: what the
+ * placements of the store's regions state as host_bytes, together; the plugin's until close, and it begins at a multiple of
+ * align. */
+typedef struct tess_store tess_store;
+typedef struct {
+    uint32_t struct_size, most_posted;
+    int32_t rank, nranks, local_rank;
+    uint32_t align;
+    uint64_t bytes;
+    void *memory;
+    uint64_t memory_bytes;
+} tess_store_config;
+enum { TESS_STORE_READ = 1, TESS_STORE_WRITE };
+/* Bytes [at, at + bytes) of a store, and host memory for them, which is the caller's until the request has ended. What a
+ * step moves begins, there and in memory, at a multiple of align, and so do its lengths. Other requests, which are rare, may
+ * begin and end at any byte. Of two that are under way and share bytes, both read. */
+typedef struct {
+    uint32_t struct_size, op; /* TESS_STORE_… */
+    uint64_t at, bytes;
+    void *memory;
+} tess_store_io;
 typedef struct {
     uint32_t struct_size;
     uint16_t abi_major, abi_minor;
@@ -559,6 +600,18 @@ typedef struct {
      * it with the cpu device's kernels on host threads of its own. TESS_E_UNSUPPORTED: args that this device or these
      * regions rule out; TESS_E_BUDGET. Required. */
     tess_status (*place)(void *ctx, const tess_plan_env *, const tess_region *, uint32_t n, tess_placement *out, tess_error *);
+    /* These four came with 1.2: all or none. Makes this rank's store and takes room for all of it, so that no write fails later
+     * for want of room. Blocking; not within a step. *obtained: the bytes that it takes where it lies, as measured there.
+     * TESS_E_NOMEM: no room; TESS_E_SYSTEM, TESS_E_INVALID. Default: nothing can rest in a store. */
+    tess_status (*store_open)(void *ctx, const tess_store_config *, tess_store **out, uint64_t *obtained, tess_error *);
+    /* Begins to read or write. Asynchronous; any thread, several at once; no allocation. The request belongs to the plugin. */
+    tess_status (*store_post)(tess_store *, const tess_store_io *, tess_request **out, tess_error *);
+    /* Waits until the request has ended, and gives it back whatever its status; once for each. Blocking; any thread. TESS_E_DATA:
+     * what was read is not what was written, or is gone; TESS_E_SYSTEM: it could not be read or written. The message names the
+     * file, or what else it is, the offset and the system's error. */
+    tess_status (*store_wait)(tess_store *, tess_request *, tess_error *);
+    /* Waits for all requests under way, and gives the store's bytes back. Nothing is left of it, nor after a kill. */
+    void (*store_close)(tess_store *);
 } tess_offload_ops;
 
 /* ---- optimizer: what a step makes of a parameter; the core moves, plans and times ----------------- */
@@ -683,10 +736,11 @@ TESS_PIN(tess_comm_ops, 168, abort, 72, mem_share, 160);
 TESS_PIN(tess_device_info, 160, numa_node, 32, id, 108);
 TESS_PIN(tess_segment, 32, lr, 4, momentum, 28);
 TESS_PIN(tess_optimizer, 72, beta1, 32, not_finite, 64);
-TESS_PIN(tess_kernel, 120, out2, 40, scratch_bytes, 112);
+TESS_PIN(tess_rounding, 32, runs, 8, draw, 28);
+TESS_PIN(tess_kernel, 128, out2, 40, rounding, 120);
 TESS_PIN(tess_device_ops, 224, stream_create, 64, range_pop, 216);
 TESS_PIN(tess_param_view, 56, elems, 24, group, 52);
-TESS_PIN(tess_precision_choice, 28, grad_wire, 20, accumulate, 24);
+TESS_PIN(tess_precision_choice, 32, grad_wire, 20, rounding, 28);
 TESS_PIN(tess_loss_scaling, 24, init, 8, least, 20);
 TESS_PIN(tess_precision_ops, 32, choose, 16, loss_scaling, 24);
 TESS_PIN(tess_module_view, 48, order, 20, subtree_elems, 40);
@@ -695,7 +749,9 @@ TESS_PIN(tess_plan_result, 32, peak_device_bytes, 8, step_ns, 24);
 TESS_PIN(tess_wrap_ops, 24, close, 8, assign, 16);
 TESS_PIN(tess_region, 40, unit, 16, bytes, 32);
 TESS_PIN(tess_placement, 32, rest, 4, pinned_bytes, 24);
-TESS_PIN(tess_offload_ops, 24, close, 8, place, 16);
+TESS_PIN(tess_offload_ops, 56, close, 8, store_close, 48);
+TESS_PIN(tess_store_config, 48, rank, 8, memory_bytes, 40);
+TESS_PIN(tess_store_io, 32, at, 8, memory, 24);
 TESS_PIN(tess_state, 40, every, 4, name, 8);
 TESS_PIN(tess_grain, 208, kernel, 12, scratch_bytes, 200);
 TESS_PIN(tess_optimizer_piece, 160, step, 32, phase, 152);

@@ -11,6 +11,7 @@
 #define TESSERA_TORCH_HPP
 #include <tessera/torch/declare.hpp>
 #include <tessera/torch/forward.hpp>
+#include <tessera/torch/meta.hpp>
 #include <tessera/torch/step.hpp>
 
 namespace tessera {
@@ -70,7 +71,15 @@ class Sharded {
     /** Calls look() while all parameters are whole, to be read: torch::save(model, …) on rank 0 say. */
     template <class F>
     void summon(F &&look) {
-        state_->summon(std::forward<F>(look));
+        state_->summon(nullptr, std::forward<F>(look));
+    }
+    /** The same of one block, whose memory alone is taken. */
+    template <class M, class F>
+    void summon(M &block, F &&look) {
+        const torch::nn::Module *m = &detail::module_of(block);
+        if (!state_->block_of.count(m))
+            throw Error(TESS_E_INVALID, "Sharded::summon: the module is no block of this model");
+        state_->summon(m, std::forward<F>(look));
     }
     /** Buffers of floating point become the mean over all ranks. Until then each rank has its own. */
     void sync_buffers() { state_->sync_buffers(); }
@@ -92,6 +101,7 @@ class Sharded {
         o.flags = TESS_CHECKPOINT_IF_ANY;
         o.path = dir.c_str();
         detail::ok(tess_checkpoint_load(state_->engine, &o, &info));
+        state_->unloaded = state_->unloaded && info.ranks == 0;
         return info.step;
     }
     /** Since the model was sharded, or since the call before this one. Local. */

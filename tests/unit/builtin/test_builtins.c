@@ -104,7 +104,13 @@ static void test_builtins__self_refuses_more_ranks_and_bad_collectives(void **st
     assert_int_equal(ops->init(NULL, &config, &other, &error), TESS_E_INVALID);
     assert_string_equal(error.message, "comm self serves one rank, this is rank 1 of 2: set TESSERA_COMM to another");
     tess_collective bad = collective(TESS_ALL_REDUCE, x, TESS_F32, x, TESS_F32, 2);
-    bad.redop = 9;
+    static const uint32_t redops[] = { 0, TESS_MAX + 1, 9 };
+    for (int i = 0; i < 3; i++) {
+        bad.redop = redops[i];
+        assert_int_equal(ops->post(comm, &bad, 1, &request, &error), TESS_E_UNSUPPORTED);
+    }
+    bad.redop = TESS_MIN;
+    bad.flags = 1;
     assert_int_equal(ops->post(comm, &bad, 1, &request, &error), TESS_E_UNSUPPORTED);
     bad = collective(77, x, TESS_F32, x, TESS_F32, 2);
     assert_int_equal(ops->post(comm, &bad, 1, &request, &error), TESS_E_UNSUPPORTED);

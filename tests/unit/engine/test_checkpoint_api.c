@@ -606,6 +606,31 @@ static void test_checkpoint_api__a_run_that_goes_back_stays_there(void **state) 
     assert_int_equal(system(command), 0);
 }
 
+/* Each process goes on from the one before: what it saves is of the same line, which the next one loads and prunes. */
+static void test_checkpoint_api__a_run_that_goes_on_is_one_line(void **state) {
+    (void)state;
+    static const uint64_t left[] = { 1, 12, 123, 4 };
+    char folder[] = "/tmp/tessera-checkpoint-XXXXXX", command[128], step_2[64];
+    tess_checkpoint_options to = { .struct_size = sizeof to };
+    toy m;
+    assert_non_null(mkdtemp(folder));
+    to.dir = folder;
+    for (int i = 0; i < 4; i++) {
+        tess *t = open_toy(&m, 0);
+        if (i)
+            assert_int_equal(load(t, folder), i);
+        train(t, &m, i, 1);
+        to.keep = i == 3;
+        assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+        assert_int_equal(tess_close(t), TESS_OK);
+        assert_int_equal(steps_in(folder), left[i]);
+    }
+    snprintf(step_2, sizeof step_2, "%s/step-000002", folder);
+    assert_int_equal(access(step_2, F_OK), -1);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
 static void test_checkpoint_api__a_fresh_run_leaves_no_other_behind(void **state) {
     (void)state;
     char folder[] = "/tmp/tessera-checkpoint-XXXXXX", command[128];
@@ -681,6 +706,7 @@ int main(void) {
         cmocka_unit_test(test_checkpoint_api__a_load_needs_little_besides_the_shard),
         cmocka_unit_test(test_checkpoint_api__what_is_missing_is_named),
         cmocka_unit_test(test_checkpoint_api__a_run_that_goes_back_stays_there),
+        cmocka_unit_test(test_checkpoint_api__a_run_that_goes_on_is_one_line),
         cmocka_unit_test(test_checkpoint_api__a_fresh_run_leaves_no_other_behind),
         cmocka_unit_test(test_checkpoint_api__the_best_stays_beside_the_newest),
         cmocka_unit_test(test_checkpoint_api__nothing_there_is_bad_data),

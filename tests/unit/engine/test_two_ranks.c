@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/support/ranks.h"
 #include "tests/support/toy.h"
@@ -119,6 +120,36 @@ static int not_finite(int who, float clip) {
     return 0;
 }
 
+/* Where the run goes on, rank 0 says it, once. */
+static int warned(void) {
+    tess *t = NULL;
+    toy m;
+    double loss;
+    char said[4096];
+    poison bad = { own_rank == 1 ? "h.0.weight" : "", NAN, 0, 0 };
+    tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f, .clip_norm = 1 };
+    FILE *f = tmpfile();
+    int kept = dup(2);
+    setenv("TESSERA_ON_NAN", "warn", 1);
+    setenv("TESSERA_LOG", "warning", 1);
+    CHECK(f && !open_toy(&t, &m, 0, TOY_LARGE));
+    dup2(fileno(f), 2);
+    tess_status s = TESS_OK;
+    for (int i = 0; i < 3 && !s; i++) {
+        s = toy_pass(t, &m, TESS_PASS_TRAIN, own_rank, &loss);
+        s = s ? s : tess_each_owned(t, TESS_OF_GRAD | TESS_OF_WRITE, spoil, &bad);
+        s = s ? s : tess_step(t, &step);
+    }
+    dup2(kept, 2);
+    rewind(f);
+    said[fread(said, 1, sizeof said - 1, f)] = 0;
+    const char *first = strstr(said, "the run goes on, and this is said once");
+    CHECK(!s && (own_rank ? !*said : first && !strstr(first + 1, "not finite") && strstr(said, "rank 1, unit h.0")));
+    fclose(f);
+    tess_close(t);
+    return 0;
+}
+
 /* WHO: one element of one matrix's gradient is infinite there. Behind Newton and Schulz's iteration all of the matrix
  * is NaN, so each rank finds its first element. */
 static int not_finite_matrix(int who) {
@@ -137,6 +168,33 @@ static int not_finite_matrix(int who) {
              "step 1 leaves values that are not finite: rank %d, unit h.0: element %llu of parameter \"h.0.weight\" is",
              own_rank, (unsigned long long)(own_rank ? first.at + 1 - first.elems : 0));
     CHECK(says(expected) && says("nan"));
+    tess_close(t);
+    return 0;
+}
+
+/* WHO WHAT: that rank alone does otherwise; each says what both sides are about to do. */
+static int part_ways(int who, const char *what) {
+    tess *t = NULL;
+    toy m;
+    double loss;
+    float x[5] = { 0 };
+    tess_optimizer_options step = { .struct_size = sizeof step, .lr = own_rank == who ? 0.25f : 0.5f };
+    CHECK(!open_toy(&t, &m, 0, 0));
+    if (strcmp(what, "counts") == 0) {
+        CHECK(tess_all_reduce(t, x, own_rank == who ? 5 : 3, TESS_F32, TESS_SUM) == TESS_E_MISMATCH);
+        CHECK(says("tess_all_reduce (sum) of 5 f32") && says("tess_all_reduce (sum) of 3 f32"));
+    } else if (strcmp(what, "passes") == 0) {
+        uint32_t kind = own_rank == who ? TESS_PASS_EVAL : TESS_PASS_TRAIN;
+        CHECK(toy_pass(t, &m, kind, own_rank, &loss) == TESS_E_MISMATCH);
+        CHECK(says("the broadcast of buffers") &&
+              says("all_gather of unit embed.weight (128 elements) in a training pass"));
+    } else {
+        tess_status s = toy_pass(t, &m, TESS_PASS_TRAIN, own_rank, &loss);
+        s = s ? s : tess_step(t, &step);
+        s = s ? s : toy_pass(t, &m, TESS_PASS_TRAIN, own_rank, &loss);
+        CHECK(s == TESS_E_MISMATCH && says("stepped differently before") && says("lr 0.25") && says("lr 0.5"));
+    }
+    CHECK(says("rank 0 ") && says("rank 1 "));
     tess_close(t);
     return 0;
 }
@@ -213,8 +271,12 @@ static int be_rank(char **argv) {
     own_rank = atoi(getenv("RANK"));
     if (strcmp(argv[1], "differ") == 0)
         return differ(atoi(argv[2]), argv[3], argv[4]);
+    if (strcmp(argv[1], "part-ways") == 0)
+        return part_ways(atoi(argv[2]), argv[3]);
     if (strcmp(argv[1], "not-finite") == 0)
         return not_finite(atoi(argv[2]), (float)atof(argv[3]));
+    if (strcmp(argv[1], "warned") == 0)
+        return warned();
     if (strcmp(argv[1], "not-finite-matrix") == 0)
         return not_finite_matrix(atoi(argv[2]));
     return strcmp(argv[1], "loads") == 0 ? loads(argv[2], argv[3], argv[4]) : saves(argv[2]);
@@ -259,11 +321,23 @@ static void test_two_ranks__models_and_programs_are_compared_item_by_item(void *
     expect_ranks(3, "differ", "0", "promises", "the ranks compiled different programs; instruction ");
 }
 
+static void test_two_ranks__who_part_ways_are_named_with_what_they_do(void **state) {
+    (void)state;
+    for (int gloo = 0; gloo < 2; gloo++) {
+        setenv("TESSERA_COMM", gloo ? "gloo" : "shm", 1);
+        expect_ranks(2, "part-ways", gloo ? "1" : "0", "counts", "");
+        expect_ranks(2, "part-ways", "1", "passes", "");
+        expect_ranks(2, "part-ways", "0", "steps", "");
+    }
+    unsetenv("TESSERA_COMM");
+}
+
 static void test_two_ranks__who_has_the_value_that_is_not_finite_is_named(void **state) {
     (void)state;
     expect_ranks(3, "not-finite", "0", "1", "");
     expect_ranks(3, "not-finite", "1", "0", "");
     expect_ranks(3, "not-finite", "2", "1", "");
+    expect_ranks(2, "warned", "", "", "");
 }
 
 static void test_two_ranks__what_newton_schulz_makes_nan_is_named_where_it_rests(void **state) {
@@ -329,6 +403,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_ranks__the_first_difference_is_named_on_all),
         cmocka_unit_test(test_two_ranks__models_and_programs_are_compared_item_by_item),
+        cmocka_unit_test(test_two_ranks__who_part_ways_are_named_with_what_they_do),
         cmocka_unit_test(test_two_ranks__who_has_the_value_that_is_not_finite_is_named),
         cmocka_unit_test(test_two_ranks__what_newton_schulz_makes_nan_is_named_where_it_rests),
         cmocka_unit_test(test_two_ranks__a_save_that_fails_on_one_fails_on_all),

@@ -90,7 +90,7 @@ static void test_blocks__the_least_scale_and_the_greatest(void **state) {
     static float in[TESS_Q8_BLOCK], out[TESS_Q8_BLOCK];
     char blocks[TESS_Q8_BYTES];
     for_each_dtype(d) for_each_isa(isa) {
-        float least = d == TESS_Q8 ? 0x1p-119f : 0x1p-117f;
+        float least = d == TESS_Q8 ? 127 * 0x1p-126f : 448 * 0x1p-126f;
         in[3] = nextafterf(least, 0);
         cast(TESS_F32, (uint32_t)d, in, blocks, TESS_Q8_BLOCK);
         cast((uint32_t)d, TESS_F32, blocks, out, TESS_Q8_BLOCK);
@@ -102,9 +102,28 @@ static void test_blocks__the_least_scale_and_the_greatest(void **state) {
         in[3] = 0x1.fffffep127f;
         cast(TESS_F32, (uint32_t)d, in, blocks, TESS_Q8_BLOCK);
         cast((uint32_t)d, TESS_F32, blocks, out, TESS_Q8_BLOCK);
-        assert_true(isfinite(out[3]) && out[3] >= 0x1.fffffp127f);
+        assert_true(isfinite(out[3]) && out[3] >= 0x1.fffcp127f);
     }
     tess__isa_limit(0);
+}
+
+/* Whatever is read from blocks makes the same blocks again, so a sum may go through them any number of times. */
+static void test_blocks__made_again_of_what_they_hold_are_the_same(void **state) {
+    (void)state;
+    static float in[ELEMS];
+    static char blocks[(ELEMS / TESS_Q8_BLOCK + 1) * TESS_Q8_BYTES], again[sizeof blocks];
+    uint64_t seed = 23;
+    for_each_dtype(d) for (int round = 0; round < 3000; round++) {
+        float least = d == TESS_Q8 ? 127 * 0x1p-126f : 448 * 0x1p-126f;
+        for (int i = 0; i < ELEMS; i++)
+            in[i] = round % 3 == 0   ? random_wide(&seed)
+                    : round % 3 == 1 ? random_unit(&seed) * least * (float)(1 << round % 7)
+                                     : random_unit(&seed);
+        cast(TESS_F32, (uint32_t)d, in, blocks, ELEMS);
+        cast((uint32_t)d, TESS_F32, blocks, in, ELEMS);
+        cast(TESS_F32, (uint32_t)d, in, again, ELEMS);
+        assert_memory_equal(again, blocks, sizeof blocks);
+    }
 }
 
 /* ---- e4m3 ---- */
@@ -189,6 +208,117 @@ static void test_e4m3__a_block_of_all_codes(void **state) {
     tess__isa_limit(0);
 }
 
+/* ---- draws ---- */
+
+static tess_rounding rounding_of(const tess_place *runs, uint32_t n, uint64_t first) {
+    return (tess_rounding){
+        .struct_size = sizeof(tess_rounding), .n_runs = n, .runs = runs, .first = first, .step = 3, .draw = 5
+    };
+}
+
+static void pack_drawn(uint32_t dtype, const float *in, void *out, uint64_t elems, const tess_rounding *r,
+                       tess__pool *pool) {
+    const void *list[1] = { in };
+    tess_kernel k = { .struct_size = sizeof k,
+                      .kernel = TESS_K_CAST,
+                      .in_dtype = TESS_F32,
+                      .out_dtype = dtype,
+                      .n_in = 1,
+                      .in = list,
+                      .out = out,
+                      .elems = elems,
+                      .rounding = r };
+    run_kernel(&k, pool);
+}
+
+/* Up or down, by as much as is cut off: the mean over many steps is the element. Numbers of the format stay. */
+static void draws_are_fair(uint32_t dtype) {
+    enum { STEPS = 4000 };
+    static const double of_q8[] = { 127, 0.25, -0.25, 63.9, -100.5, 3, 0 };
+    static const double of_e4m3[] = { 448, 17.25, -17.25, 0x1.4p-9, -300, 20, 0x1p-12 };
+    const double *values = dtype == TESS_Q8 ? of_q8 : of_e4m3;
+    float in[TESS_Q8_BLOCK] = { 0 }, out[TESS_Q8_BLOCK];
+    double sum[7] = { 0 };
+    char block[TESS_Q8_BYTES];
+    tess_place run = { .elems = TESS_Q8_BLOCK, .at = 512 };
+    for (int i = 0; i < 7; i++)
+        in[i] = (float)values[i];
+    for (uint32_t step = 0; step < STEPS; step++) {
+        tess_rounding r = rounding_of(&run, 1, 0);
+        r.step = step;
+        pack_drawn(dtype, in, block, TESS_Q8_BLOCK, &r, NULL);
+        cast(dtype, TESS_F32, block, out, TESS_Q8_BLOCK);
+        for (int i = 0; i < 7; i++)
+            sum[i] += (double)out[i];
+        assert_true(out[0] == in[0] && out[5] == in[5] && out[7] == 0);
+    }
+    for (int i = 0; i < 7; i++) {
+        double gap = dtype == TESS_Q8 ? 1 : fabs(values[i]) < 0x1p-6 ? 0x1p-9 : exp2(floor(log2(fabs(values[i]))) - 3);
+        assert_true(fabs(sum[i] / STEPS - values[i]) < 4 * gap / 2 / sqrt(STEPS) + gap * 0x1p-12);
+    }
+}
+
+static void test_draws__round_up_as_often_as_is_cut_off(void **state) {
+    (void)state;
+    draws_are_fair(TESS_Q8);
+    draws_are_fair(TESS_Q8E4M3);
+}
+
+/* A scale is cut, so that the greatest element may be a little beyond the greatest byte. */
+static void test_draws__the_greatest_byte_stays(void **state) {
+    (void)state;
+    for (uint32_t draw = 0; draw < 4096; draw++) {
+        assert_int_equal(tess_q8_drawn(127.0019f, draw), 127);
+        assert_int_equal(tess_q8_drawn(-127.0019f, draw), 256 - 127);
+        assert_int_equal(tess_e4m3_drawn(448.006f, draw), 0x7e);
+        assert_int_equal(tess_e4m3_drawn(-448.006f, draw), 0xfe);
+    }
+}
+
+/* A parameter of 700 elements, number 2560 of the model on, whole; then in two kernels, behind another, on threads. */
+static void test_draws__depend_on_the_place_in_the_model_alone(void **state) {
+    (void)state;
+    enum { N = 700, BEHIND = 512, ALL = BEHIND + 768 };
+    static float in[ALL], out[N];
+    static char whole[3 * TESS_Q8_BYTES], parts[3 * TESS_Q8_BYTES], behind[5 * TESS_Q8_BYTES], other[3 * TESS_Q8_BYTES];
+    const tess_place alone = { .elems = N, .at = 2560 };
+    const tess_place two[2] = { { .elems = 300, .at = 0 }, { .first = BEHIND, .elems = N, .at = 2560 } };
+    uint64_t seed = 41;
+    tess__pool *pool;
+    tess_error error = { .struct_size = sizeof error };
+    assert_int_equal(tess__pool_create(3, "", &pool, &error), TESS_OK);
+    for (int i = 0; i < ALL; i++)
+        in[i] = i < BEHIND + N ? random_unit(&seed) : 0;
+    for_each_dtype(d) {
+        tess__isa_limit(TESS_ISA_C);
+        tess_rounding r = rounding_of(&alone, 1, 0);
+        pack_drawn((uint32_t)d, in + BEHIND, whole, N, &r, NULL);
+        cast((uint32_t)d, TESS_F32, whole, out, N);
+        for (int i = 0; i < N; i++) { /* to a neighbour, up or down, also of the greatest */
+            float scale = scale_of(whole, (uint64_t)i / TESS_Q8_BLOCK), size = fabsf(in[BEHIND + i]) / 8;
+            assert_true(fabsf(out[i] - in[BEHIND + i]) <= 1.001f * (d == TESS_Q8 || scale > size ? scale : size));
+        }
+        for_each_isa(isa) {
+            r = rounding_of(&alone, 1, 0);
+            pack_drawn((uint32_t)d, in + BEHIND, parts, 256, &r, NULL);
+            r.first = 256;
+            pack_drawn((uint32_t)d, in + BEHIND + 256, parts + TESS_Q8_BYTES, N - 256, &r, NULL);
+            assert_memory_equal(parts, whole, sizeof whole);
+            r = rounding_of(two, 2, 0);
+            pack_drawn((uint32_t)d, in, behind, ALL, &r, pool);
+            assert_memory_equal(behind + 2 * TESS_Q8_BYTES, whole, sizeof whole);
+        }
+        r = rounding_of(&alone, 1, 0), r.step++;
+        pack_drawn((uint32_t)d, in + BEHIND, other, N, &r, NULL);
+        assert_memory_not_equal(other, whole, sizeof whole);
+        r = rounding_of(&alone, 1, 0), r.draw++;
+        pack_drawn((uint32_t)d, in + BEHIND, other, N, &r, NULL);
+        assert_memory_not_equal(other, whole, sizeof whole);
+    }
+    tess__isa_limit(0);
+    tess__pool_destroy(pool);
+}
+
 /* ---- paths and sums ---- */
 
 /* Every path, and any part of the work, gives the bits of the plain one. */
@@ -259,6 +389,92 @@ static void sums_are_trees(uint32_t dtype) {
     tess__isa_limit(0);
 }
 
+/* The tree by its definition, each sum of two in blocks: out[i] = T(lo, hi) of parts. */
+static void tree_in_blocks(uint32_t dtype, float parts[][ELEMS], int lo, int hi, float *out) {
+    float right[ELEMS];
+    char blocks[(ELEMS / TESS_Q8_BLOCK + 1) * TESS_Q8_BYTES];
+    int p = 1;
+    memcpy(out, parts[lo], sizeof right);
+    if (hi - lo == 1)
+        return;
+    while (2 * p < hi - lo)
+        p *= 2;
+    tree_in_blocks(dtype, parts, lo, lo + p, out);
+    tree_in_blocks(dtype, parts, lo + p, hi, right);
+    for (int i = 0; i < ELEMS; i++)
+        out[i] += right[i];
+    cast(TESS_F32, dtype, out, blocks, ELEMS);
+    cast(dtype, TESS_F32, blocks, out, ELEMS);
+}
+
+/* Into f32, scaled; into blocks; and added to what is there. */
+static void sums_go_through(uint32_t dtype, uint32_t flag) {
+    static float wide[PARTS][ELEMS], two[2][ELEMS], want[ELEMS], got[ELEMS];
+    static char blocks[PARTS][(ELEMS / TESS_Q8_BLOCK + 1) * TESS_Q8_BYTES], sum[sizeof blocks[0]], packed[sizeof sum];
+    const void *in[PARTS];
+    uint64_t seed = 9;
+    for (int p = 0; p < PARTS; p++) {
+        for (int i = 0; i < ELEMS; i++)
+            wide[p][i] = random_unit(&seed);
+        cast(TESS_F32, dtype, wide[p], blocks[p], ELEMS);
+        cast(dtype, TESS_F32, blocks[p], wide[p], ELEMS);
+        in[p] = blocks[p];
+    }
+    for_each_isa(isa) for (int n = 1; n <= PARTS; n++) {
+        tess_kernel k = { .struct_size = sizeof k,
+                          .kernel = TESS_K_TREE_SUM,
+                          .in_dtype = dtype,
+                          .out_dtype = dtype,
+                          .n_in = (uint32_t)n,
+                          .flags = flag,
+                          .in = in,
+                          .out = sum,
+                          .elems = ELEMS };
+        tree_in_blocks(dtype, wide, 0, n, want);
+        cast(TESS_F32, dtype, want, packed, ELEMS);
+        run_kernel(&k, NULL);
+        assert_memory_equal(sum, packed, sizeof sum);
+        memcpy(two[0], wide[0], sizeof got), memcpy(two[1], want, sizeof got), memcpy(got, wide[0], sizeof got);
+        tree_in_blocks(dtype, two, 0, 2, want);
+        for (int i = 0; i < ELEMS; i++)
+            want[i] *= (float)(1.0 / 3);
+        k.out_dtype = TESS_F32, k.out = got, k.flags = flag | TESS_KERNEL_ADD, k.scale = 1.0 / 3;
+        run_kernel(&k, NULL);
+        assert_memory_equal(got, want, sizeof got);
+    }
+    tess__isa_limit(0);
+}
+
+static void test_blocks__sums_of_two_go_through_them(void **state) {
+    (void)state;
+    sums_go_through(TESS_Q8, TESS_KERNEL_Q8);
+    sums_go_through(TESS_Q8E4M3, TESS_KERNEL_Q8E4M3);
+}
+
+static void test_blocks__sums_that_cannot_are_refused(void **state) {
+    (void)state;
+    double x[1] = { 1 }, y[1] = { 0 };
+    const void *in[1] = { x };
+    tess_error e = { .struct_size = sizeof e };
+    tess_kernel k = { .struct_size = sizeof k,
+                      .kernel = TESS_K_TREE_SUM,
+                      .in_dtype = TESS_F64,
+                      .out_dtype = TESS_F64,
+                      .n_in = 1,
+                      .flags = TESS_KERNEL_Q8,
+                      .in = in,
+                      .out = y,
+                      .elems = 1 };
+    assert_int_equal(tess__kernel_run(&k, NULL, &e), TESS_E_INVALID);
+    assert_non_null(strstr(e.message, "blocks are of one kind, of f32"));
+    k.in_dtype = k.out_dtype = TESS_F32, k.flags = TESS_KERNEL_Q8 | TESS_KERNEL_Q8E4M3;
+    assert_int_equal(tess__kernel_run(&k, NULL, &e), TESS_E_INVALID);
+    k.flags = TESS_KERNEL_Q8 | TESS_KERNEL_CHAIN;
+    assert_int_equal(tess__kernel_run(&k, NULL, &e), TESS_E_INVALID);
+    k.flags = 0, k.out_dtype = TESS_Q8, k.scale = 0.5;
+    assert_int_equal(tess__kernel_run(&k, NULL, &e), TESS_E_UNSUPPORTED);
+}
+
 static void test_blocks__sums_are_the_tree_of_the_widened_values(void **state) {
     (void)state;
     for_each_dtype(d) sums_are_trees((uint32_t)d);
@@ -270,10 +486,16 @@ int main(void) {
         cmocka_unit_test(test_blocks__no_element_is_off_by_more_than_half_a_step),
         cmocka_unit_test(test_blocks__what_is_not_finite_makes_its_block_nan_and_no_other),
         cmocka_unit_test(test_blocks__the_least_scale_and_the_greatest),
+        cmocka_unit_test(test_blocks__made_again_of_what_they_hold_are_the_same),
         cmocka_unit_test(test_e4m3__each_code_is_its_value_and_back),
         cmocka_unit_test(test_e4m3__all_is_rounded_to_the_nearest),
         cmocka_unit_test(test_e4m3__a_block_of_all_codes),
+        cmocka_unit_test(test_draws__round_up_as_often_as_is_cut_off),
+        cmocka_unit_test(test_draws__the_greatest_byte_stays),
+        cmocka_unit_test(test_draws__depend_on_the_place_in_the_model_alone),
         cmocka_unit_test(test_blocks__instruction_sets_and_threads_change_no_bit),
+        cmocka_unit_test(test_blocks__sums_of_two_go_through_them),
+        cmocka_unit_test(test_blocks__sums_that_cannot_are_refused),
         cmocka_unit_test(test_blocks__sums_are_the_tree_of_the_widened_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

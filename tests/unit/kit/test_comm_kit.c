@@ -91,6 +91,7 @@ static void copy_from_all(kit_link *link, void *const *in, uint64_t bytes, uint6
 
 static tess_status exchange(kit_link *link, const void *const *out, void *const *in, uint64_t bytes, uint64_t *came,
                             tess_error *e) {
+    HOLDS(link->of->nranks > 1); /* a rank alone has nobody to exchange with */
     pthread_mutex_lock(&lock);
     exchanges++;
     link->of->out[link->rank] = out;

@@ -94,6 +94,26 @@ static void test_plugin_options__bad_words_are_named_with_what_was_expected(void
     assert_non_null(strstr(error.message, "over has 394 bytes"));
 }
 
+/* Of more than a message holds, its beginning. */
+static void test_plugin_options__a_long_list_of_settings_is_cut(void **state) {
+    (void)state;
+    enum { MANY = 6, HELD = 159 };
+    char known[512] = "", want[256];
+    tess_option_spec many[MANY];
+    kit_option values[MANY];
+    const kit_options o = { "comm kit", "kit-", many, MANY, NULL };
+    const tess_host host = { .struct_size = sizeof host, .option = option, .args = "x" };
+    for (int i = 0; i < MANY; i++) {
+        many[i] = specs[LOUD];
+        snprintf(many[i].key, sizeof many[i].key, "kit-%c-name-of-thirty-five-letters-ab", 'a' + i);
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", many[i].key + 4);
+    }
+    error = (tess_error){ .struct_size = sizeof error };
+    assert_int_equal(kit_options_read(&o, &host, values, &error), TESS_E_INVALID);
+    snprintf(want, sizeof want, "comm kit: \"x\" is no setting, expected %.*s", HELD, known);
+    assert_string_equal(error.message, want);
+}
+
 static void test_plugin_options__core_options_have_their_fallback(void **state) {
     (void)state;
     const tess_host host = { .struct_size = sizeof host, .option = option, .args = "" };
@@ -110,6 +130,7 @@ int main(void) {
         cmocka_unit_test(test_plugin_options__without_words_the_fallbacks_are_read),
         cmocka_unit_test(test_plugin_options__the_colon_wins_over_the_variable),
         cmocka_unit_test(test_plugin_options__bad_words_are_named_with_what_was_expected),
+        cmocka_unit_test(test_plugin_options__a_long_list_of_settings_is_cut),
         cmocka_unit_test(test_plugin_options__core_options_have_their_fallback),
     };
     return cmocka_run_group_tests_name("plugin options", tests, NULL, NULL);

@@ -169,7 +169,8 @@ static void test_layout__compute_dtypes_outside_the_programs_are_refused(void **
 
 /* A precision plugin that wants formats of its own; an offload plugin that places what it is given nowhere. */
 static tess_precision_choice chosen;
-static uint32_t rest;
+static uint32_t rest, only; /* only: TESS_REGION_…, the others stay on the device; 0: all go */
+static uint64_t align;
 static tess_status choose(void *ctx, const tess_param_view *v, tess_precision_choice *out, tess_error *e) {
     (void)ctx, (void)e;
     assert_true(v->scope == 0 && v->tied_to == 0 && !(v->flags & 2)); /* those are a model's, for wrap */
@@ -178,9 +179,11 @@ static tess_status choose(void *ctx, const tess_param_view *v, tess_precision_ch
 }
 static tess_status place_nowhere(void *ctx, const tess_plan_env *env, const tess_region *r, uint32_t n,
                                  tess_placement *out, tess_error *e) {
-    (void)ctx, (void)env, (void)r, (void)e;
-    for (uint32_t i = 0; i < n; i++)
-        out[i].rest = rest;
+    (void)ctx, (void)env, (void)e;
+    for (uint32_t i = 0; i < n; i++) {
+        out[i].rest = only && r[i].region != only ? TESS_REST_DEVICE : rest;
+        out[i].align = align;
+    }
     return TESS_OK;
 }
 
@@ -192,7 +195,9 @@ static void refused(const tess_precision_ops *precision, const tess_offload_ops 
     if (precision)
         p.setup.precision = precision;
     if (offload)
-        p.setup.offload = offload;
+        p.setup.offload = offload, p.setup.offload_name = "mine";
+    p.setup.optimizer = TESS_OPT_ADAMW;
+    p.setup.n_states = 2;
     assert_int_equal(plan_wrap(&p, tess__wrap_scopes_open, ""), TESS_OK);
     tess_status s = tess__layout_build(&p.model, &p.setup, p.unit, p.n_units, &p.layout);
     assert_int_equal(s, text ? TESS_E_UNSUPPORTED : TESS_OK);
@@ -204,7 +209,7 @@ static void refused(const tess_precision_ops *precision, const tess_offload_ops 
 static void test_layout__formats_of_its_own_are_refused(void **state) {
     (void)state;
     const tess_precision_ops precision = { .struct_size = sizeof precision, .choose = choose };
-    const tess_precision_choice plain = { sizeof plain, TESS_F32, TESS_F32, TESS_F32, TESS_F32, TESS_F32, TESS_F32 };
+    const tess_precision_choice plain = { sizeof plain, TESS_F32, TESS_F32, TESS_F32, TESS_F32, TESS_F32, TESS_F32, 0 };
     const char *text = "parameter \"a.w\": the precision plugin gathers in a format of its own";
     chosen = plain;
     refused(&precision, NULL, NULL);
@@ -220,12 +225,35 @@ static void test_layout__a_place_that_is_none_is_refused(void **state) {
     const tess_offload_ops offload = { .struct_size = sizeof offload, .place = place_nowhere };
     rest = TESS_REST_DEVICE;
     refused(NULL, &offload, NULL);
-    rest = 3; /* of 1.0: memory that only the plugin reaches */
+    rest = 4;
     refused(NULL, &offload,
-            "the offload plugin rests a region of unit 0 in 3, expected 1 (the device) or 2 (the host)");
+            "the offload plugin rests a region of unit 0 in 4, expected 1 (the device), 2 (the host) or 3 (its store)");
     rest = 0;
     refused(NULL, &offload,
-            "the offload plugin rests a region of unit 0 in 0, expected 1 (the device) or 2 (the host)");
+            "the offload plugin rests a region of unit 0 in 0, expected 1 (the device), 2 (the host) or 3 (its store)");
+}
+
+static void close_none(tess_store *store) {
+    (void)store;
+}
+
+static void test_layout__a_store_that_cannot_be_is_refused(void **state) {
+    (void)state;
+    tess_offload_ops offload = { .struct_size = offsetof(tess_offload_ops, store_open), .place = place_nowhere };
+    rest = TESS_REST_STORE;
+    only = TESS_REGION_STATE;
+    align = 4096;
+    refused(NULL, &offload, "offload mine rests a region of unit 0 in a store, and offers none");
+    offload.struct_size = sizeof offload;
+    offload.store_close = close_none;
+    refused(NULL, &offload, NULL);
+    align = 4095;
+    refused(NULL, &offload, "offload mine: a store's align is 4095, expected a power of two up to 1048576");
+    align = 4096;
+    only = TESS_REGION_GRAD;
+    refused(NULL, &offload, "offload mine rests a region of kind 2 in a store, which takes optimizer states alone");
+    only = 0;
+    refused(NULL, &offload, "offload mine rests a region of kind 1 in a store, which takes optimizer states alone");
 }
 
 /* On the host, locked in memory but for regions of one kind, which lack bytes. */
@@ -464,6 +492,7 @@ int main(void) {
         cmocka_unit_test(test_layout__compute_dtypes_outside_the_programs_are_refused),
         cmocka_unit_test(test_layout__formats_of_its_own_are_refused),
         cmocka_unit_test(test_layout__a_place_that_is_none_is_refused),
+        cmocka_unit_test(test_layout__a_store_that_cannot_be_is_refused),
         cmocka_unit_test(test_layout__what_is_not_wholly_locked_in_memory_is_pageable),
         cmocka_unit_test(test_setup__strategies_that_cannot_be_are_refused_by_name),
     };

@@ -323,7 +323,8 @@ static int sends(const plan *p, uint8_t op, const tess__buffer *b) {
     int replicates = op == TESS__REPLICATE || op == TESS__REPLICATE_WAIT;
     int source = b->role == TESS__GRAD || b->role == TESS__WIRE;
     return b->role == TESS__PART || b->role == TESS__SHARD_GRAD || b->role == TESS__REDUCE_SCRATCH ||
-           b->role == TESS__ARRIVED || (source && (!replicates || p->setup.shard_ranks == 1));
+           b->role == TESS__ARRIVED || (source && (!replicates || p->setup.shard_ranks == 1)) ||
+           (replicates && (b->role == TESS__SHARD_WIRE || b->role == TESS__LANDED));
 }
 
 static int uses(const plan *p, const tess__instr *in, const tess__buffer *b) {
@@ -340,7 +341,14 @@ static int uses(const plan *p, const tess__instr *in, const tess__buffer *b) {
         return same && (b->role == TESS__FULL || b->role == TESS__PACKED || b->role == TESS__GATHER_SCRATCH);
     case TESS__WIDEN: return same && (b->role == TESS__FULL || b->role == TESS__PACKED);
     case TESS__SUM_ARRIVED:
-        return same && (b->role == TESS__ARRIVED || b->role == TESS__PART || b->role == TESS__SHARD_GRAD);
+        return same && (b->role == TESS__ARRIVED || b->role == TESS__PART || b->role == TESS__SHARD_GRAD ||
+                        b->role == TESS__SHARD_WIRE);
+    case TESS__PACK_SUM: return same && b->role == TESS__WIRE;
+    case TESS__SUM_LANDED:
+        return same && (b->role == TESS__LANDED || b->role == TESS__WIRE || b->role == TESS__SHARD_WIRE);
+    case TESS__WIDEN_SUM:
+        return same && (b->role == TESS__PART || b->role == TESS__SHARD_GRAD || b->role == TESS__WIRE ||
+                        b->role == TESS__SHARD_WIRE);
     case TESS__ENTER:
     case TESS__LEAVE: return call_uses(p, &p->program.events[in->index], b);
     case TESS__CAST_WIRE: /* what is rounded, and to where */
@@ -496,18 +504,24 @@ static tess_status describe_none(void *ctx, int32_t index, tess_device_info *out
 static const tess_precision_ops in_blocks = { .struct_size = sizeof in_blocks, .choose = choose_blocks };
 static tess_device_ops with_blocks = { .struct_size = sizeof with_blocks, .describe = describe_none };
 
-/* Blocks are whole on every rank; the whole is booked behind its gather, and shards' gradients go from rank to rank. */
+/* Blocks are whole on every rank; the whole is booked behind its gather, and gradients go from rank to rank and from
+ * replica to replica, never wide. */
 static void check_blocks(const plan *p) {
-    int sharded = p->setup.shard_ranks > 1, at_end = p->setup.accum > 1 && !p->setup.sync_each;
+    int sharded = p->setup.shard_ranks > 1, replicated = p->setup.replicas > 1;
+    int at_end = p->setup.accum > 1 && !p->setup.sync_each;
     for (int32_t g = 0; g < p->layout.n_groups; g++) {
         assert_true(p->layout.groups[g].shard_elems % TESS_Q8_BLOCK == 0 && !p->layout.groups[g].in_place);
         assert_true(find_buffer(p, TESS__ALLOC, TESS__FULL, g, 0) > find(p, TESS__GATHER_WAIT, g, 0));
         assert_int_equal(count(p, TESS__WIDEN, g), count(p, TESS__GATHER, g));
-        assert_int_equal(count(p, TESS__SUM_ARRIVED, g), sharded && !at_end);
+        assert_int_equal(count(p, TESS__SUM_ARRIVED, g), sharded);
+        assert_int_equal(count(p, TESS__REPLICATE, g), 2 * replicated);
+        assert_int_equal(count(p, TESS__SUM_LANDED, g), replicated);
+        assert_int_equal(count(p, TESS__WIDEN_SUM, g), replicated);
+        assert_int_equal(count(p, TESS__PACK_SUM, g), at_end && p->setup.nranks > 1);
     }
     for (int32_t i = 0; i < p->program.n_collectives; i++) {
         const tess__planned_collective *c = &p->program.collectives[i];
-        assert_true(c->members == 1 || (c->send_dtype != TESS_Q8 && c->recv_dtype != TESS_Q8));
+        assert_true(c->members == 1 || (c->send_dtype == TESS_U8 && c->recv_dtype == TESS_U8));
         assert_true(c->op != TESS_ALL_TO_ALL || c->count % TESS_Q8_BYTES == 0);
     }
 }
@@ -516,7 +530,7 @@ static void test_compile__blocks_travel_whole_and_are_widened_when_needed(void *
     (void)state;
     static const char *const strategies[] = { "full", "grad_op", "none", "hybrid:2", "hybrid_grad_op:2" };
     with_blocks.kernel_need = makes_blocks;
-    for (int i = 0; i < 5 * 3 * 3; i++) {
+    for (int i = 0; i < 5 * 3 * 4; i++) { /* of hybrid 2, 4, 6 and 8 ranks */
         int how = i / 5 % 3, nranks = 2 * (i / 15) + (i % 5 < 3 ? 1 : 2);
         plan p;
         declare(&p, nranks, strategies[i % 5]);
@@ -526,6 +540,7 @@ static void test_compile__blocks_travel_whole_and_are_widened_when_needed(void *
         check_program(&p.program);
         check_lives(&p);
         check_blocks(&p);
+        check_waits(&p.program, TESS__REPLICATE, TESS__REPLICATE_WAIT, TESS__REDUCE_SCRATCH);
         plan_free(&p);
     }
 }

@@ -62,7 +62,7 @@ static void test_place__live_buffers_never_overlap(void **state) {
     for (uint64_t seed = 1; seed <= 40; seed++) {
         tess__program p;
         make_program(&p, seed, MOST);
-        assert_int_equal(tess__assign_offsets(&p, &none, &none, ALIGN), TESS_OK);
+        assert_int_equal(tess__assign_offsets(&p, &none, &none, ALIGN, ALIGN), TESS_OK);
         uint64_t end[3] = { 0 };
         for (int32_t i = 0; i < p.n_buffers; i++) {
             const tess__buffer *a = &p.buffers[i];
@@ -93,7 +93,7 @@ static void test_place__peaks_and_categories_are_those_of_the_fullest_point(void
                                      { .domain = 2, .category = TESS_CAT_OPTIMIZER, .bytes = 128 } };
         const tess__program resting = { .buffers = resident, .n_buffers = 2 };
         make_program(&p, seed, 100);
-        assert_int_equal(tess__assign_offsets(&p, &resting, &none, ALIGN), TESS_OK);
+        assert_int_equal(tess__assign_offsets(&p, &resting, &none, ALIGN, ALIGN), TESS_OK);
         uint64_t now[3] = { 0, 640, 128 }, peak[3] = { 0, 640, 128 };
         for (int32_t i = 0; i < p.n_instrs; i++) {
             if (p.instrs[i].op != TESS__ALLOC && p.instrs[i].op != TESS__FREE)
@@ -120,11 +120,11 @@ static void test_place__is_the_same_every_time(void **state) {
     tess__program a, b;
     make_program(&a, 7, MOST);
     make_program(&b, 7, MOST);
-    assert_int_equal(tess__assign_offsets(&a, &none, &none, ALIGN), TESS_OK);
-    assert_int_equal(tess__assign_offsets(&b, &none, &none, ALIGN), TESS_OK);
+    assert_int_equal(tess__assign_offsets(&a, &none, &none, ALIGN, ALIGN), TESS_OK);
+    assert_int_equal(tess__assign_offsets(&b, &none, &none, ALIGN, ALIGN), TESS_OK);
     for (int32_t i = 0; i < a.n_buffers; i++)
         assert_int_equal(a.buffers[i].offset, b.buffers[i].offset);
-    assert_int_equal(tess__assign_offsets(&b, &none, &none, ALIGN),
+    assert_int_equal(tess__assign_offsets(&b, &none, &none, ALIGN, ALIGN),
                      TESS_OK); /* placed again: nothing of before counts */
     assert_int_equal(tess__program_hash(&a), tess__program_hash(&b));
     tess__program_free(&a);
@@ -142,7 +142,7 @@ static void test_place__lent_gradients_are_placed_around(void **state) {
         };
         tess__program lent = { .buffers = gradients, .n_buffers = 2 };
         make_program(&p, seed, 100);
-        assert_int_equal(tess__assign_offsets(&p, &none, &lent, ALIGN), TESS_OK);
+        assert_int_equal(tess__assign_offsets(&p, &none, &lent, ALIGN, ALIGN), TESS_OK);
         for (int32_t i = 0; i < p.n_buffers; i++)
             for (int k = 0; k < 2; k++)
                 assert_true(p.buffers[i].domain != 1 || p.buffers[i].arena != TESS__STEP ||
@@ -160,14 +160,14 @@ static void test_place__shares_memory_exactly_where_lives_do_not_meet(void **sta
         book(&p, 640, 1, TESS__STEP, TESS_CAT_TEMPORARY);
         give(&p, i);
     }
-    assert_int_equal(tess__assign_offsets(&p, &none, &none, ALIGN), TESS_OK);
+    assert_int_equal(tess__assign_offsets(&p, &none, &none, ALIGN, ALIGN), TESS_OK);
     assert_int_equal(p.step_bytes[1], 640);
     tess__program_clear(&p);
     for (int i = 0; i < 5; i++)
         book(&p, 640, 1, i == 4 ? TESS__RESIDENT : TESS__STEP, TESS_CAT_TEMPORARY);
     for (int i = 0; i < 5; i++)
         give(&p, i);
-    assert_int_equal(tess__assign_offsets(&p, &none, &none, ALIGN), TESS_OK);
+    assert_int_equal(tess__assign_offsets(&p, &none, &none, ALIGN, ALIGN), TESS_OK);
     assert_int_equal(p.step_bytes[1], 4 * 640);
     assert_int_equal(p.live_peak_bytes[1], 5 * 640);
     tess__program_free(&p);
@@ -188,7 +188,7 @@ static void test_place__the_second_order_is_taken_where_it_is_smaller(void **sta
     give(&p, 1);
     give(&p, 4);
     give(&p, 2);
-    assert_int_equal(tess__assign_offsets(&p, &none, &none, ALIGN), TESS_OK);
+    assert_int_equal(tess__assign_offsets(&p, &none, &none, ALIGN, ALIGN), TESS_OK);
     assert_int_equal(p.live_peak_bytes[1], 10 * ALIGN);
     assert_int_equal(p.step_bytes[1], 10 * ALIGN);
     assert_int_equal(p.step_bytes[2], 2 * ALIGN);
@@ -206,7 +206,7 @@ static void place_events(const int *events, uint64_t alive, uint64_t bytes) {
             book(&p, (uint64_t)*events * ALIGN, 1, TESS__STEP, TESS_CAT_TEMPORARY);
         else
             give(&p, -*events - 1);
-    assert_int_equal(tess__assign_offsets(&p, &none, &none, ALIGN), TESS_OK);
+    assert_int_equal(tess__assign_offsets(&p, &none, &none, ALIGN, ALIGN), TESS_OK);
     assert_int_equal(p.live_peak_bytes[1], alive * ALIGN);
     assert_int_equal(p.step_bytes[1], bytes * ALIGN);
     tess__program_free(&p);

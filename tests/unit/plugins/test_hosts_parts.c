@@ -2,29 +2,9 @@
 /* comm-hosts over two plugins of this test's own, which work in memory: ranks are threads. Every collective has its
  * values on hosts of any numbers of ranks and in groups split off; a failure within a host, between hosts or on a rail
  * names the rank as the communicator counts it, and every rank comes to an end. */
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "tests/unit/plugins/comm_ranks.h"
 
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-#include <tessera/plugin_helpers.h>
-
-enum { RANKS = 9, GROUPS = 256, KEYS = 512, NEED = 192, SMALL = 64 << 10 };
-
-static atomic_int wrong; /* what ranks, which are threads, have found */
-#define CHECK(x)                                                                                                       \
-    do                                                                                                                 \
-        if (!(x) && atomic_fetch_add(&wrong, 1) < 5)                                                                   \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #x);                                                            \
-    while (0)
+enum { GROUPS = 256, NEED = 192, SMALL = 64 << 10 };
 
 /* ---- a group of threads --------------------------------------------------------------------------- */
 
@@ -55,29 +35,6 @@ static struct {
 
 static const char *fail_in; /* where a group's name ends so, all that is large fails and names its rank fail_rank */
 static int fail_rank;
-
-static double read_value(const void *at, uint32_t dtype, uint64_t i) {
-    if (dtype == TESS_BF16) {
-        uint32_t bits = (uint32_t)((const uint16_t *)at)[i] << 16;
-        float f;
-        memcpy(&f, &bits, sizeof f);
-        return (double)f;
-    }
-    return dtype == TESS_F32 ? (double)((const float *)at)[i] : (double)((const unsigned char *)at)[i];
-}
-
-/* Small whole numbers alone, which bf16 holds. */
-static void write_value(void *at, uint32_t dtype, uint64_t i, double v) {
-    float f = (float)v;
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if (dtype == TESS_BF16)
-        ((uint16_t *)at)[i] = (uint16_t)(bits >> 16);
-    else if (dtype == TESS_F32)
-        ((float *)at)[i] = f;
-    else
-        ((unsigned char *)at)[i] = (unsigned char)v;
-}
 
 static double reduce_value(const group *g, uint32_t k, uint64_t i) {
     double v = 0;
@@ -313,62 +270,6 @@ static tess_comm_ops part_ops = { .struct_size = sizeof part_ops,
                                   .wait = part_wait,
                                   .request_free = part_free };
 
-/* ---- the host of the plugin ----------------------------------------------------------------------- */
-
-static struct {
-    char key[96];
-    unsigned char value[64];
-    uint64_t bytes;
-} kv[KEYS];
-static int n_keys;
-static char pretended[16];
-
-static tess_status kv_set(void *host, const char *key, const void *value, uint64_t bytes) {
-    (void)host;
-    pthread_mutex_lock(&all.lock);
-    CHECK(n_keys < KEYS && bytes <= sizeof kv[0].value);
-    snprintf(kv[n_keys].key, sizeof kv[0].key, "%s", key);
-    memcpy(kv[n_keys].value, value, bytes);
-    kv[n_keys++].bytes = bytes;
-    pthread_cond_broadcast(&all.change);
-    pthread_mutex_unlock(&all.lock);
-    return TESS_OK;
-}
-
-static tess_status kv_get(void *host, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns) {
-    (void)host, (void)timeout_ns;
-    tess_status s = TESS_E_TIMEOUT;
-    pthread_mutex_lock(&all.lock);
-    while (s)
-        for (int i = 0; i <= n_keys && s; i++) {
-            if (i == n_keys) {
-                pthread_cond_wait(&all.change, &all.lock);
-                break;
-            }
-            if (strcmp(kv[i].key, key) == 0) {
-                memcpy(value, kv[i].value, kv[i].bytes);
-                *bytes = kv[i].bytes;
-                s = TESS_OK;
-            }
-        }
-    pthread_mutex_unlock(&all.lock);
-    return s;
-}
-
-static const char *option(void *host, const char *key) {
-    (void)host;
-    return strcmp(key, "hosts-ranks") == 0 ? pretended : NULL;
-}
-
-static int32_t aborting(void *host) {
-    (void)host;
-    return 0;
-}
-
-static void log_nothing(void *host, int32_t level, const char *plugin, const char *message) {
-    (void)host, (void)level, (void)plugin, (void)message;
-}
-
 static tess_status open_part(void *host, uint32_t kind, const char *name, const void **ops, void **ctx, void **handle,
                              tess_error *e) {
     (void)host, (void)kind, (void)e;
@@ -382,174 +283,7 @@ static void close_part(void *host, void *handle) {
     (void)host, (void)handle;
 }
 
-static const tess_host host = { .struct_size = sizeof host,
-                                .abi_major = TESS_ABI_MAJOR,
-                                .abi_minor = TESS_ABI_MINOR,
-                                .log = log_nothing,
-                                .option = option,
-                                .kv_set = kv_set,
-                                .kv_get = kv_get,
-                                .aborting = aborting,
-                                .plugin_open = open_part,
-                                .plugin_close = close_part,
-                                .args = "in+out",
-                                .helper_cpus = "" };
-
-/* ---- the ranks ------------------------------------------------------------------------------------ */
-
-typedef tess_status (*open_fn)(const tess_host *, uint32_t, const void **, void **, tess_error *);
-static open_fn open_hosts;
-
-typedef struct rank_state {
-    int rank, n, each; /* of all; ranks of a host */
-    int32_t color, key;
-    void (*work)(struct rank_state *, tess_comm *);
-    const tess_comm_ops *ops;
-    void *ctx;
-    tess_status status; /* of the first call that failed */
-    tess_error error;
-} rank_state;
-
-static double value(int rank, uint64_t i) {
-    return rank + (double)(i % 5);
-}
-
-/* Posts a call with the scratch that it needs, and waits for it. */
-static tess_status call(rank_state *r, tess_comm *comm, int n, tess_collective *c) {
-    const tess_plan_env env = {
-        .struct_size = sizeof env, .mem = TESS_MEM_HOST, .nranks = n, .ranks_per_host = r->each, .in_flight = 1
-    };
-    tess_need need = { .struct_size = sizeof need };
-    tess_request *request = NULL;
-    c->struct_size = sizeof *c;
-    c->send_mem = c->recv_mem = TESS_MEM_HOST;
-    r->error = (tess_error){ .struct_size = sizeof r->error, .rank = -1 };
-    CHECK(r->ops->need(r->ctx, &env, c, &need) == TESS_OK);
-    void *scratch = aligned_alloc(64, need.device_bytes / 64 * 64 + 64);
-    c->scratch = scratch;
-    c->scratch_bytes = need.device_bytes;
-    tess_status s = r->ops->post(comm, c, 1, &request, &r->error);
-    if (s == TESS_OK) {
-        s = r->ops->wait(request, -1, &r->error);
-        r->ops->request_free(request);
-    }
-    free(scratch);
-    return s;
-}
-
-static double expected(const tess_collective *c, int rank, int n, const int *of, uint64_t i) {
-    const uint64_t first = c->op == TESS_ALL_REDUCE ? 0 : (uint64_t)rank * c->count;
-    double v = value(of[0], first + i);
-    switch (c->op) {
-    case TESS_ALL_GATHER: return value(of[i / c->count], i % c->count);
-    case TESS_ALL_TO_ALL: return value(of[i / c->count], first + i % c->count);
-    case TESS_BROADCAST: return value(of[c->root], i);
-    default:
-        for (int s = 1; s < n; s++) {
-            const double x = value(of[s], first + i);
-            v = c->redop == TESS_SUM ? v + x : (c->redop == TESS_MIN) == (x < v) ? x : v;
-        }
-        return (v + (c->flags & 1 ? 3 : 0)) * c->scale;
-    }
-}
-
-/* One call on ranks `of`, with its values before and after, and nothing written behind them. */
-static void try_call(rank_state *r, tess_comm *comm, int rank, int n, const int *of, tess_collective c) {
-    const uint64_t blocks = (uint64_t)n,
-                   sent = c.count * (c.op == TESS_REDUCE_SCATTER || c.op == TESS_ALL_TO_ALL ? blocks : 1);
-    const uint64_t got = c.count * (c.op == TESS_ALL_GATHER || c.op == TESS_ALL_TO_ALL ? blocks : 1);
-    void *send = malloc(4 * sent + 8), *recv = malloc(4 * got + 8);
-    for (uint64_t i = 0; i < sent; i++)
-        write_value(send, c.send_dtype, i, value(of[rank], i));
-    for (uint64_t i = 0; i < got + 1; i++)
-        write_value(recv, c.recv_dtype, i, 3);
-    c.send = send;
-    c.recv = c.op == TESS_BROADCAST && rank == c.root ? send : recv;
-    CHECK(call(r, comm, n, &c) == TESS_OK);
-    uint64_t bad = 0;
-    for (uint64_t i = 0; i < got; i++)
-        bad += read_value(c.recv, c.recv_dtype, i) != expected(&c, rank, n, of, i);
-    if (bad && atomic_fetch_add(&wrong, 1) < 5)
-        fprintf(stderr, "rank %d of %d, %d on a host: op %u, redop %u, count %llu, dtypes %u %u: %llu wrong\n", rank, n,
-                r->each, c.op, c.redop, (unsigned long long)c.count, c.send_dtype, c.recv_dtype,
-                (unsigned long long)bad);
-    CHECK(read_value(recv, c.recv_dtype, got) == 3);
-    free(send);
-    free(recv);
-}
-
-/* Every operation, small and in two steps; gathers of more than one chunk. */
-static void try_all(rank_state *r, tess_comm *comm, int rank, int n, const int *of) {
-    static const uint64_t counts[] = { 0, 1, 1000, 17001, 33003 };
-    static const uint32_t redops[] = { TESS_SUM, TESS_MIN, TESS_MAX };
-    for (int i = 0; i < 5; i++) {
-        tess_collective c = { .send_dtype = TESS_F32, .recv_dtype = TESS_F32, .count = counts[i], .scale = 1 };
-        for (c.op = TESS_ALL_GATHER; c.op <= TESS_BROADCAST; c.op++)
-            for (int k = 0; k < (c.op == TESS_REDUCE_SCATTER || c.op == TESS_ALL_REDUCE ? 3 : 1); k++) {
-                c.redop = redops[k];
-                c.root = n - 1 - (int)(counts[i] % (uint64_t)n);
-                c.send_dtype = k == 1 || i < 4 ? TESS_F32 : TESS_BF16;
-                c.recv_dtype = c.op == TESS_REDUCE_SCATTER && k == 0 ? TESS_F32 : c.send_dtype;
-                c.flags = c.op == TESS_REDUCE_SCATTER && k == 0;
-                c.scale = k == 0 && (c.op == TESS_REDUCE_SCATTER || c.op == TESS_ALL_REDUCE) ? 2 : 1;
-                try_call(r, comm, rank, n, of, c);
-            }
-    }
-    if (n <= 5) {
-        tess_collective c = { .op = TESS_ALL_GATHER, .send_dtype = TESS_F32, .recv_dtype = TESS_F32, .scale = 1 };
-        c.count = 2 * (1 << 18) + 3;
-        try_call(r, comm, rank, n, of, c);
-    }
-    const tess_collective barrier = { .op = TESS_BARRIER, .scale = 1 };
-    tess_collective c = barrier;
-    CHECK(call(r, comm, n, &c) == TESS_OK);
-}
-
-static void *run_rank(void *user) {
-    rank_state *r = user;
-    const void *ops = NULL;
-    tess_comm *comm = NULL;
-    const tess_comm_config config = { .struct_size = sizeof config,
-                                      .rank = r->rank,
-                                      .nranks = r->n,
-                                      .group = "w",
-                                      .timeout_ns = 20000000000,
-                                      .device = -1 };
-    CHECK(open_hosts(&host, TESS_KIND_COMM, &ops, &r->ctx, &r->error) == TESS_OK);
-    r->ops = ops;
-    CHECK(r->ops->init(r->ctx, &config, &comm, &r->error) == TESS_OK);
-    r->work(r, comm);
-    if (!fail_in)
-        CHECK(r->ops->finalize(comm, 20000000000, &r->error) == TESS_OK);
-    r->ops->destroy(comm);
-    r->ops->close(r->ctx);
-    return NULL;
-}
-
-static void run_ranks(rank_state *ranks, int n, int each, void (*work)(rank_state *, tess_comm *)) {
-    pthread_t threads[RANKS];
-    all.n = n_keys = 0;
-    atomic_store(&wrong, 0);
-    snprintf(pretended, sizeof pretended, "%d", each);
-    for (int r = 0; r < n; r++) {
-        ranks[r].rank = r;
-        ranks[r].n = n;
-        ranks[r].each = each;
-        ranks[r].work = work;
-        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &ranks[r]), 0);
-    }
-    for (int r = 0; r < n; r++)
-        pthread_join(threads[r], NULL);
-    assert_int_equal(atomic_load(&wrong), 0);
-}
-
 /* ---- what they do --------------------------------------------------------------------------------- */
-
-static const int in_order[RANKS] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };
-
-static void work_all(rank_state *r, tess_comm *comm) {
-    try_all(r, comm, r->rank, r->n, in_order);
-}
 
 static void test_hosts_parts__every_collective_has_its_values(void **state) {
     (void)state;
@@ -557,6 +291,7 @@ static void test_hosts_parts__every_collective_has_its_values(void **state) {
                                     { 9, 4 }, { 4, 1 }, { 3, 3 }, { 6, 3 } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rank_state ranks[RANKS] = { 0 };
+        all.n = 0;
         run_ranks(ranks, cases[i][0], cases[i][1], work_all);
     }
 }
@@ -609,6 +344,7 @@ static void work_split(rank_state *r, tess_comm *comm) {
 static void test_hosts_parts__groups_split_off_have_theirs(void **state) {
     (void)state;
     rank_state ranks[RANKS] = { 0 };
+    all.n = 0;
     run_ranks(ranks, 8, 2, work_split);
 }
 
@@ -643,6 +379,8 @@ static void test_hosts_parts__a_failure_names_the_rank_of_all(void **state) {
         int named = 0;
         fail_in = cases[i].in;
         fail_rank = cases[i].rank;
+        may_fail = 1;
+        all.n = 0;
         run_ranks(ranks, 5, 2, work_gather);
         for (int r = 0; r < 5; r++) { /* who is in the part hears of it there, or was ended by another who had */
             assert_int_not_equal(ranks[r].status, TESS_E_TIMEOUT);
@@ -656,6 +394,7 @@ static void test_hosts_parts__a_failure_names_the_rank_of_all(void **state) {
         assert_true(named > 0);
     }
     fail_in = NULL;
+    may_fail = 0;
 }
 
 static void work_memory(rank_state *r, tess_comm *comm) {
@@ -686,24 +425,24 @@ static void work_memory(rank_state *r, tess_comm *comm) {
 static void test_hosts_parts__memory_is_that_of_the_host(void **state) {
     (void)state;
     rank_state ranks[RANKS] = { 0 };
+    all.n = 0;
     run_ranks(ranks, 4, 2, work_memory);
+    all.n = 0;
     part_ops.mem_alloc = part_alloc;
     part_ops.mem_free = part_mem_free;
+    all.n = 0;
     run_ranks(ranks, 4, 2, work_memory);
+    all.n = 0;
     part_ops.mem_alloc = NULL;
     part_ops.mem_free = NULL;
 }
 
-static int open_plugin(void **state) {
-    char path[4096];
-    const char *folder = getenv("TESSERA_PLUGIN_PATH");
+static int open_hosts(void **state) {
     (void)state;
-    snprintf(path, sizeof path, "%s/libtessera-comm-hosts.so", folder ? folder : "");
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        return -1;
-    open_hosts = (open_fn)dlsym(library, "tess_plugin_open_v1");
-    return open_hosts ? 0 : -1;
+    host.plugin_open = open_part;
+    host.plugin_close = close_part;
+    host.args = "in+out";
+    return open_library("hosts") ? 0 : -1;
 }
 
 int main(void) {
@@ -713,5 +452,5 @@ int main(void) {
         cmocka_unit_test(test_hosts_parts__a_failure_names_the_rank_of_all),
         cmocka_unit_test(test_hosts_parts__memory_is_that_of_the_host),
     };
-    return cmocka_run_group_tests(tests, open_plugin, NULL);
+    return cmocka_run_group_tests(tests, open_hosts, NULL);
 }

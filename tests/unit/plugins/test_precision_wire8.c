@@ -37,6 +37,16 @@ static void test_precision_wire8__masters_and_sums_stay_fp32(void **state) {
     }
 }
 
+static void test_precision_wire8__rounds_as_it_is_told(void **state) {
+    (void)state;
+    tess_precision_choice c;
+    tess_error error;
+    assert_int_equal(choose("wire8", TESS_F32, 0, &c, &error), TESS_OK);
+    assert_int_equal(c.rounding, TESS_ROUND_NEAREST);
+    assert_int_equal(choose("wire8:fp8,rounding=stochastic", TESS_F32, 0, &c, &error), TESS_OK);
+    assert_true(c.rounding == TESS_ROUND_STOCHASTIC && c.gather == TESS_Q8E4M3);
+}
+
 static void test_precision_wire8__other_dtypes_travel_as_they_are(void **state) {
     (void)state;
     static const uint32_t dtypes[] = { TESS_F64, TESS_F16, TESS_BF16, TESS_I64 };
@@ -61,6 +71,7 @@ static void test_precision_wire8__what_the_program_cannot_read_is_refused(void *
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_precision_wire8__masters_and_sums_stay_fp32),
+        cmocka_unit_test(test_precision_wire8__rounds_as_it_is_told),
         cmocka_unit_test(test_precision_wire8__other_dtypes_travel_as_they_are),
         cmocka_unit_test(test_precision_wire8__what_the_program_cannot_read_is_refused),
     };

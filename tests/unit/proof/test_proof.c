@@ -23,6 +23,7 @@ typedef struct {
     char root[MOST][ROOT], digests[MOST][1024]; /* of the lines of steps */
     uint64_t step[MOST];
     int again[MOST], n_begin, n_end;
+    const char *says; /* in its first line; null: anything */
 } ledger;
 
 static void name_file(ledger *l) {
@@ -37,6 +38,8 @@ static tess_status take(void *user, const char *line, uint64_t number) {
     ledger *l = user;
     (void)number;
     l->n_begin += strncmp(line, "{\"type\":\"begin\"", 15) == 0;
+    if (l->says && strncmp(line, "{\"type\":\"begin\"", 15) == 0)
+        assert_non_null(strstr(line, l->says));
     l->n_end += strncmp(line, "{\"type\":\"end\"", 13) == 0;
     if (strncmp(line, "{\"type\":\"step\"", 14) != 0)
         return TESS_OK;
@@ -302,6 +305,23 @@ static void test_ledger__names_checkpoints(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+/* By which the digests of a step are read. */
+static void test_ledger__begins_with_the_kinds_and_units_of_its_digests(void **state) {
+    (void)state;
+    ledger l;
+    toy m;
+    tess__chain_read_info info;
+    name_file(&l);
+    tess *t = open_toy(&m, &l, "adamw", "", 0);
+    train(t, &m, 0, 1, NULL);
+    assert_int_equal(tess_close(t), TESS_OK);
+    l.says = "\"kinds\":[\"parameter\",\"gradient\",\"exp_avg\",\"exp_avg_sq\"],\"units\":[\"embed\",\"h.0\",\"h.1\","
+             "\"h.2\"";
+    assert_int_equal(read_file(&l, &info), TESS_OK);
+    assert_int_equal(l.n_begin, 1);
+    remove(l.path);
+}
+
 static void open_refused(const char *path, const char *why) {
     const tess_setting settings[] = { { "ledger", path } };
     tess_options o = { .struct_size = sizeof o, .input_bytes = TOY_INPUT_BYTES, .settings = settings, .n_settings = 1 };
@@ -427,6 +447,7 @@ int main(void) {
         cmocka_unit_test(test_ledger__without_the_option_nothing_is_there),
         cmocka_unit_test(test_ledger__a_narrow_gradient_is_digested_as_fp32),
         cmocka_unit_test(test_ledger__names_checkpoints),
+        cmocka_unit_test(test_ledger__begins_with_the_kinds_and_units_of_its_digests),
         cmocka_unit_test(test_ledger__a_file_that_cannot_be_one_is_refused),
         cmocka_unit_test(test_at_rest__a_bit_that_flips_between_steps_ends_the_run),
         cmocka_unit_test(test_at_rest__what_the_program_writes_is_no_alarm),

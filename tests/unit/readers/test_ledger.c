@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/readers/last_run.h"
 #include "core/runtime/poison.h"
 #include "core/engine/state.h"
 #include "tests/support/ledger_check.h"
@@ -312,6 +313,93 @@ static void test_ledger__memory_of_the_program_is_on_both_sides(void **state) {
     assert_int_equal(tess_close(t), TESS_OK);
 }
 
+/* ---- memory of the program's own that no plan has ---- */
+
+typedef struct {
+    uint64_t now, most;
+    int asked;
+} holder;
+
+static uint64_t holds(void *user, uint64_t *most) {
+    holder *h = user;
+    h->asked++;
+    *most = h->most;
+    return h->now;
+}
+
+static void same_as_held(void *user, const tess_ledger_point *p) {
+    const holder *h = user;
+    assert_int_equal(p->held_bytes, h->now);
+}
+
+static void test_ledger__memory_that_the_program_holds_is_booked_beside_the_plan(void **state) {
+    (void)state;
+    toy m;
+    ledger_check c;
+    holder h = { .now = 1000, .most = 5000 };
+    tess_ledger_point peak = { .struct_size = sizeof peak };
+    tess_stats s = { .struct_size = sizeof s };
+    tess *t = open_toy(&m, 1, 1, 0);
+    assert_int_equal(tess_stats_get(t, &s), TESS_OK);
+    assert_int_equal(s.whole_peak_bytes, s.live_peak_bytes[1]);
+    assert_int_equal(tess_ledger_held(t, holds, &h), TESS_OK);
+    assert_int_equal(ledger_check_open(&c, t, TESS_LEDGER_STEP, NULL), TESS_OK);
+    ledger_check_start(&c);
+    one_step(t, 1, 1);
+    ledger_check_stop(&c);
+    assert_int_equal(c.differ, 0); /* planned bytes are measured, as without it */
+    ledger_check_close(&c);
+    assert_true(h.asked > 10);
+    assert_int_equal(tess_ledger_hook(t, same_as_held, &h), TESS_OK);
+    one_step(t, 1, 1);
+    assert_int_equal(tess_ledger_hook(t, NULL, NULL), TESS_OK);
+    h.now = 2000;
+    assert_int_equal(tess_stats_get(t, &s), TESS_OK);
+    assert_int_equal(s.held_bytes, 2000);
+    assert_int_equal(s.held_peak_bytes, 5000);
+    assert_int_equal(s.whole_peak_bytes, s.live_peak_bytes[1] + 5000);
+    assert_int_equal(tess_ledger_peak(t, &peak), TESS_OK);
+    assert_int_equal(peak.held_bytes, 5000);
+    assert_int_equal(tess_ledger_held(t, NULL, NULL), TESS_OK);
+    assert_int_equal(tess_stats_get(t, &s), TESS_OK);
+    assert_int_equal(s.held_peak_bytes, 0);
+    assert_int_equal(tess_close(t), TESS_OK);
+    assert_int_equal(tess_ledger_held(NULL, holds, &h), TESS_E_INVALID);
+}
+
+/* A model with one more dimension is another program. A folder that cannot be made is no error. */
+static void test_ledger__a_run_leaves_what_it_held_for_the_plan(void **state) {
+    (void)state;
+    toy m;
+    holder h = { .now = 1, .most = 777 };
+    char folder[] = "/tmp/tessera-held-XXXXXX", file[128];
+    assert_non_null(mkdtemp(folder));
+    setenv("XDG_CACHE_HOME", folder, 1);
+    tess *t = open_toy(&m, 1, 1, 0);
+    const tess__model *model = &t->plan.model;
+    assert_int_equal(tess__last_run_find(model).ranks, 0);
+    assert_int_equal(tess_ledger_held(t, holds, &h), TESS_OK);
+    one_step(t, 1, 0);
+    assert_int_equal(tess_close(t), TESS_OK);
+    t = open_toy(&m, 1, 1, 2); /* it plans, and leaves nothing itself */
+    assert_int_equal(tess_ledger_held(t, holds, &h), TESS_OK);
+    model = &t->plan.model;
+    assert_int_equal(tess__last_run_find(model).held_bytes, 777);
+    assert_int_equal(tess__last_run_find(model).ranks, 1);
+    model->params[0].shape[0]++;
+    assert_int_equal(tess__last_run_find(model).ranks, 0);
+    setenv("XDG_CACHE_HOME", "/proc/none", 1);
+    tess__last_run_keep(model, &(tess__last_run){ 1, 1 });
+    assert_int_equal(tess__last_run_find(model).ranks, 0);
+    setenv("XDG_CACHE_HOME", folder, 1);
+    model->params[0].shape[0]--;
+    assert_int_equal(tess__last_run_find(model).held_bytes, 777);
+    assert_int_equal(tess_close(t), TESS_OK);
+    unsetenv("XDG_CACHE_HOME");
+    snprintf(file, sizeof file, "rm -r %s", folder);
+    assert_int_equal(system(file), 0);
+}
+
 /* ---- refusals ---- */
 
 static void test_ledger__bad_calls_are_refused_and_do_not_end_the_engine(void **state) {
@@ -500,6 +588,8 @@ int main(void) {
         cmocka_unit_test(test_ledger__units_have_their_copies),
         cmocka_unit_test(test_ledger__reset_makes_now_the_peak),
         cmocka_unit_test(test_ledger__memory_of_the_program_is_on_both_sides),
+        cmocka_unit_test(test_ledger__memory_that_the_program_holds_is_booked_beside_the_plan),
+        cmocka_unit_test(test_ledger__a_run_leaves_what_it_held_for_the_plan),
         cmocka_unit_test(test_ledger__bad_calls_are_refused_and_do_not_end_the_engine),
         cmocka_unit_test(test_ledger__an_older_struct_is_filled_as_far_as_it_goes),
         cmocka_unit_test(test_ledger__after_the_loss_and_after_the_step_is_what_is_planned),

@@ -52,17 +52,17 @@ static void close_images(images *x) {
     free(x->room);
 }
 
-/* Own images of steps 4 and 5, kept ones of 6 and 7. */
+/* Own images of steps 0 and 1, kept ones of 2 and 3. */
 static int64_t *step_of(images *x, int i) {
     return i < 2 ? &x->t->mirror.own[i] : &x->t->mirror.copy[i - 2];
 }
 
 static void check(images *x) {
     for (int i = 0; i < IMAGES; i++)
-        *step_of(x, i) = 4 + i;
+        *step_of(x, i) = i;
     tess__images_check(x->t);
     for (int i = 0; i < IMAGES; i++)
-        assert_int_equal(*step_of(x, i), i == x->forgotten ? -1 : 4 + i);
+        assert_int_equal(*step_of(x, i), i == x->forgotten ? -1 : i);
 }
 
 static void digest_all(images *x) {
@@ -159,7 +159,7 @@ static void test_image__the_warning_names_unit_step_and_owner(void **state) {
         const tess__layout *l = &x.t->plan.layout;
         snprintf(
             want, sizeof want,
-            "tessera: warning: rank 0, unit %s: the image of step 6 that it keeps for another rank is not what was "
+            "tessera: warning: rank 0, unit %s: the image of step 2 that it keeps for another rank is not what was "
             "taken: memory has changed, and it is not used (TESSERA_AT_REST_DIGESTS)\n",
             unnamed ? "of no name" : l->units[l->groups[0].unit].name);
         assert_string_equal(text, want);
@@ -169,7 +169,7 @@ static void test_image__the_warning_names_unit_step_and_owner(void **state) {
     x.room[last.at] ^= 1;
     x.forgotten = 0;
     said(&x, text, sizeof text);
-    assert_non_null(strstr(text, ": the image of step 4 is not what"));
+    assert_non_null(strstr(text, ": the image of step 0 is not what"));
     assert_null(strstr(text, "of no name"));
     assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);
     close_images(&x);

@@ -100,8 +100,8 @@ static job cast_job(uint32_t from, uint32_t to, const void *in, void *out) {
                           .elems = ELEMS,
                           .scale = 1 },
               .in = { in },
-              .in_bytes = (uint64_t)ELEMS * tess_dtype_bytes(from),
-              .out_bytes = (uint64_t)ELEMS * tess_dtype_bytes(to) };
+              .in_bytes = tess_dtype_span(from, ELEMS),
+              .out_bytes = tess_dtype_span(to, ELEMS) };
     return j;
 }
 
@@ -164,8 +164,8 @@ static job sum_job(uint32_t in, uint32_t out_dtype, uint32_t n, void *out, uint3
                           .out = out,
                           .elems = ELEMS,
                           .scale = scale },
-              .in_bytes = (uint64_t)ELEMS * tess_dtype_bytes(in),
-              .out_bytes = (uint64_t)ELEMS * tess_dtype_bytes(out_dtype) };
+              .in_bytes = tess_dtype_span(in, ELEMS),
+              .out_bytes = tess_dtype_span(out_dtype, ELEMS) };
     return j;
 }
 
@@ -197,6 +197,42 @@ static void tree_sums_equal_the_core(check *self) {
             same(self, got, want, sizeof want, 4, "tree_sum of %u %s%s%s", a.kernel.n_in, bf16 ? "bf16" : "f32",
                  flags & TESS_KERNEL_ADD ? ", added and scaled" : "", flags & TESS_KERNEL_CHAIN ? ", chain" : "");
         }
+    }
+}
+
+/* To blocks and back; sums of them, each sum of two in a block, into f32 and into blocks. */
+static void blocks_equal_the_core(check *self) {
+    enum { BYTES = (ELEMS / TESS_Q8_BLOCK + 1) * TESS_Q8_BYTES };
+    static char packed[MOST_IN][BYTES], got[sizeof values[0]], want[sizeof got];
+    device_open(self);
+    fill_values(36);
+    for (uint32_t dtype = TESS_Q8; dtype <= TESS_Q8E4M3; dtype++) {
+        job pack = cast_job(TESS_F32, dtype, values[0], got), widen = cast_job(dtype, TESS_F32, packed[0], got);
+        if (!offered(&pack))
+            check_skip(self, "makes no blocks of 8 bits");
+        run_on_device(&pack);
+        for (int k = 0; k < MOST_IN; k++) {
+            job a = cast_job(TESS_F32, dtype, values[k], packed[k]);
+            run_on_host(&a);
+        }
+        same(self, got, packed[0], BYTES, 1, "cast from f32 to %s", tess_dtype_name(dtype));
+        run_on_device(&widen);
+        widen.kernel.out = want;
+        run_on_host(&widen);
+        same(self, got, want, sizeof want, 4, "cast from %s to f32", tess_dtype_name(dtype));
+        for (uint32_t n = 1; n <= MOST_IN; n++)
+            for (int packs = 0; packs < 2; packs++) {
+                uint32_t through = dtype == TESS_Q8 ? TESS_KERNEL_Q8 : TESS_KERNEL_Q8E4M3;
+                job a = sum_job(dtype, packs ? dtype : TESS_F32, n, want, through, packs ? 1 : 1.0 / 3), b;
+                for (uint32_t k = 0; k < n; k++)
+                    a.in[k] = packed[k];
+                b = a;
+                b.kernel.out = got;
+                run_on_host(&a);
+                run_on_device(&b);
+                same(self, got, want, a.out_bytes, packs ? 1 : 4, "tree_sum of %u %s%s", n, tess_dtype_name(dtype),
+                     packs ? ", packed" : "");
+            }
     }
 }
 
@@ -373,6 +409,7 @@ static void bad_kernels_are_refused(check *self) {
 const check_case check_cases_device_kernels[] = {
     { "casts", 1, casts_equal_the_core, 0, 0 },
     { "tree_sums", 1, tree_sums_equal_the_core, 0, 0 },
+    { "blocks", 1, blocks_equal_the_core, 0, 0 },
     { "scale", 1, scale_equals_the_core, 0, 0 },
     { "square_sums", 1, square_sums_equal_the_core, 0, 0 },
     { "optimizers", 1, optimizers_equal_the_core, 0, 0 },

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Checks where an offload plugin places regions. */
+#include <stdlib.h>
 #include <string.h>
 
 #include <tessera/plugin_helpers.h>
@@ -96,11 +97,15 @@ static void sizes_fit(check *c) {
     tess_placement p[N];
     open_offload(c);
     uint32_t n = make_regions(regions);
-    int rests[3] = { 0 };
+    int rests[4] = { 0 };
     place(c, regions, n, p, 0);
     for (uint32_t i = 0; i < n; i++) {
-        check_that(c, p[i].rest >= TESS_REST_DEVICE && p[i].rest <= TESS_REST_HOST,
-                   "region %u rests in %u, which is neither the device nor the host", i, p[i].rest);
+        check_that(c, p[i].rest >= TESS_REST_DEVICE && p[i].rest <= TESS_REST_STORE,
+                   "region %u rests in %u, which is neither the device nor the host nor a store", i, p[i].rest);
+        check_that(c, p[i].rest != TESS_REST_STORE || regions[i].region == TESS_REGION_STATE,
+                   "region %u rests in a store, which takes optimizer states alone", i);
+        check_that(c, p[i].rest != TESS_REST_STORE || TESS_CAN(tess_offload_ops, ops, store_close),
+                   "region %u rests in a store, and the table has none", i);
         rests[p[i].rest]++;
         check_that(c, (p[i].align & (p[i].align - 1)) == 0, "region %u: alignment %llu", i,
                    (unsigned long long)p[i].align);
@@ -115,7 +120,7 @@ static void sizes_fit(check *c) {
     for (int i = 1; i < N - 1; i++)
         check_that(c, regions[i].index == 0 || p[i].rest == p[i - 1].rest, "the %s of unit %d rest in different places",
                    regions[i].region == TESS_REGION_STATE ? "states" : "masters and their bf16 copy", regions[i].unit);
-    check_note(c, "%d regions: %d on the device, %d on the host", N, rests[1], rests[2]);
+    check_note(c, "%d regions: %d on the device, %d on the host, %d in a store", N, rests[1], rests[2], rests[3]);
 }
 
 /* A newer core's structs are longer. The plugin must step by their size and zero the rest of an answer. */
@@ -169,10 +174,159 @@ static void same_on_all_ranks(check *c) {
         check_that(c, check_flag_get(c, r) == (int64_t)(hash >> 1), "place says something else on rank %d", r);
 }
 
+/* ---- a store --------------------------------------------------------------------------------------- */
+
+enum { REQUESTS = 4, LARGE = 3 << 20 };
+
+typedef struct {
+    tess_store *store;
+    tess_store_config config;
+    void *memory; /* of the store */
+    char *data;   /* aligned as the store's requests of a step are */
+} stored;
+
+/* Opens a store for the regions that place sends there; 0: there is none. */
+static int open_store(check *c, stored *x) {
+    tess_region regions[N];
+    tess_placement p[N];
+    uint64_t obtained = 0;
+    tess_error e = { .struct_size = sizeof e };
+    open_offload(c);
+    uint32_t n = make_regions(regions);
+    for (uint32_t i = 0; i < n; i++)
+        regions[i].bytes += regions[i].unit < 16 ? LARGE : 0;
+    place(c, regions, n, p, 0);
+    *x = (stored){ .config = { .struct_size = sizeof x->config,
+                               .most_posted = REQUESTS,
+                               .rank = c->rank,
+                               .nranks = c->nranks,
+                               .local_rank = c->rank,
+                               .align = 64 } };
+    for (uint32_t i = 0; i < n; i++)
+        if (p[i].rest == TESS_REST_STORE) {
+            x->config.align = p[i].align > x->config.align ? (uint32_t)p[i].align : x->config.align;
+            x->config.memory_bytes += p[i].host_bytes;
+        }
+    for (uint32_t i = 0; i < n; i++)
+        if (p[i].rest == TESS_REST_STORE)
+            x->config.bytes += (regions[i].bytes + x->config.align - 1) / x->config.align * x->config.align;
+    if (!x->config.bytes)
+        return 0;
+    size_t room = (x->config.memory_bytes / x->config.align + 1) * x->config.align;
+    x->memory = x->config.memory = aligned_alloc(x->config.align, room);
+    x->data = aligned_alloc(x->config.align, REQUESTS * (size_t)LARGE);
+    if (!x->memory || !x->data)
+        check_skip(c, "no memory for a store");
+    check_doing(c, "store_open");
+    tess_status s = ops->store_open(ctx, &x->config, &x->store, &obtained, &e);
+    check_doing(c, "");
+    check_that(c, s == TESS_OK, "store_open gave %s: %s", check_status(s), e.message);
+    check_that(c, obtained >= x->config.bytes, "a store of %llu bytes takes %llu", (unsigned long long)x->config.bytes,
+               (unsigned long long)obtained);
+    return 1;
+}
+
+static void close_store(stored *x) {
+    ops->store_close(x->store);
+    free(x->memory);
+    free(x->data);
+}
+
+static void move(check *c, const stored *x, uint32_t op, uint64_t at, void *memory, uint64_t bytes) {
+    tess_store_io io = { .struct_size = sizeof io, .op = op, .at = at, .bytes = bytes, .memory = memory };
+    tess_error e = { .struct_size = sizeof e };
+    tess_request *request = NULL;
+    tess_status s = ops->store_post(x->store, &io, &request, &e);
+    if (s == TESS_OK)
+        s = ops->store_wait(x->store, request, &e);
+    check_that(c, s == TESS_OK, "%llu bytes at %llu: %s: %s", (unsigned long long)bytes, (unsigned long long)at,
+               check_status(s), e.message);
+}
+
+static char byte_of(uint64_t at, int round) {
+    return (char)(at * 2654435761u >> 13 ^ at >> 3 ^ (uint64_t)round * 91);
+}
+
+static void expect_bytes(check *c, const char *got, uint64_t at, uint64_t bytes, int round, const char *what) {
+    for (uint64_t i = 0; i < bytes; i++)
+        check_that(c, got[i] == (round < 0 ? 0 : byte_of(at + i, round)), "%s: byte %llu of the store is another", what,
+                   (unsigned long long)(at + i));
+}
+
+static void store_is_zero_at_first(check *c) {
+    stored x;
+    if (!open_store(c, &x))
+        check_skip(c, "nothing rests in a store");
+    memset(x.data, 0x5a, LARGE);
+    move(c, &x, TESS_STORE_READ, 0, x.data, LARGE);
+    expect_bytes(c, x.data, 0, LARGE, -1, "at first");
+    close_store(&x);
+}
+
+/* As a step does: all are under way at once, and the waits come in another order. */
+static void store_keeps_bytes(check *c) {
+    stored x;
+    if (!open_store(c, &x))
+        check_skip(c, "nothing rests in a store");
+    for (int round = 0; round < 2; round++)
+        for (uint32_t op = TESS_STORE_WRITE; op >= TESS_STORE_READ; op--) {
+            tess_request *request[REQUESTS];
+            tess_error e = { .struct_size = sizeof e };
+            for (uint64_t i = 0; i < REQUESTS * (uint64_t)LARGE; i++)
+                x.data[i] = op == TESS_STORE_WRITE ? byte_of(i, round) : 0;
+            for (int i = 0; i < REQUESTS; i++) {
+                tess_store_io io = { .struct_size = sizeof io,
+                                     .op = op,
+                                     .at = (uint64_t)i * LARGE,
+                                     .bytes = LARGE,
+                                     .memory = x.data + (size_t)i * LARGE };
+                tess_status s = ops->store_post(x.store, &io, &request[i], &e);
+                check_that(c, s == TESS_OK, "store_post gave %s: %s", check_status(s), e.message);
+            }
+            for (int i = REQUESTS; i-- > 0;) {
+                tess_status s = ops->store_wait(x.store, request[i], &e);
+                check_that(c, s == TESS_OK, "store_wait gave %s: %s", check_status(s), e.message);
+            }
+            expect_bytes(c, x.data, 0, REQUESTS * (uint64_t)LARGE, round, "what a step wrote");
+        }
+    close_store(&x);
+}
+
+/* As whoever reads and writes apart from a step does: from any byte on, to any memory. */
+static void store_takes_any_bytes(check *c) {
+    static const struct {
+        uint64_t at, bytes;
+    } part[] = { { 0, 1 }, { 4095, 2 }, { 4096, 4096 }, { 8191, 300001 }, { 777, 0 }, { 1 << 20, 4097 } };
+    stored x;
+    if (!open_store(c, &x))
+        check_skip(c, "nothing rests in a store");
+    for (uint64_t i = 0; i < LARGE; i++)
+        x.data[i] = byte_of(i, 0);
+    move(c, &x, TESS_STORE_WRITE, 0, x.data, LARGE);
+    for (size_t k = 0; k < sizeof part / sizeof *part; k++) {
+        char *odd = x.data + LARGE + 3;
+        for (uint64_t i = 0; i < part[k].bytes; i++)
+            odd[i] = byte_of(part[k].at + i, 5);
+        move(c, &x, TESS_STORE_WRITE, part[k].at, odd, part[k].bytes);
+        memset(odd, 0, part[k].bytes);
+        move(c, &x, TESS_STORE_READ, part[k].at, odd, part[k].bytes);
+        expect_bytes(c, odd, part[k].at, part[k].bytes, 5, "a part");
+        for (uint64_t i = 0; i < part[k].bytes; i++)
+            odd[i] = byte_of(part[k].at + i, 0);
+        move(c, &x, TESS_STORE_WRITE, part[k].at, odd, part[k].bytes);
+    }
+    move(c, &x, TESS_STORE_READ, 0, x.data, LARGE);
+    expect_bytes(c, x.data, 0, LARGE, 0, "beside what was written in parts");
+    close_store(&x);
+}
+
 const check_case check_cases_offload[] = {
     { "place_is_pure", 1, place_is_pure, 0, 0 },
     { "sizes_fit", 1, sizes_fit, 0, 0 },
     { "longer_structs", 1, longer_structs, 0, 0 },
     { "same_on_all_ranks", 3, same_on_all_ranks, 0, 0 },
+    { "store_is_zero_at_first", 1, store_is_zero_at_first, 0, 0 },
+    { "store_keeps_bytes", 2, store_keeps_bytes, 0, 0 },
+    { "store_takes_any_bytes", 1, store_takes_any_bytes, 0, 0 },
     { 0 },
 };

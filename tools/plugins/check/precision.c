@@ -72,6 +72,8 @@ static void judge(check *c, const tess_param_view *p, const tess_precision_choic
     check_that(c, is_blocks(x->gather) || x->gather == x->compute,
                "choose for %s: gathers in %s what kernels read in %s", of, tess_dtype_name(x->gather),
                tess_dtype_name(x->compute));
+    check_that(c, x->rounding <= TESS_ROUND_STOCHASTIC, "choose for %s: rounding is %u, which is none", of,
+               x->rounding);
     check_that(c, x->struct_size == sizeof *x, "choose wrote struct_size");
 }
 

@@ -18,9 +18,15 @@ inline void State::open(torch::nn::Module &m, const Options &o) {
     t.accum = t.accum || t.microbatches ? t.accum : o.accumulate();
     t.own_states = std::string(o.optimizer_) != "sgd" ? 2 : o.momentum_ != 0;
     auto all = m.parameters();
-    device = all.empty() ? device : all[0].device();
+    device = all.empty() || all[0].is_meta() ? device : all[0].device();
     t.pointer_mem = t.pointer_mem ? t.pointer_mem : 1u << (device.is_cuda() ? TESS_MEM_CUDA : TESS_MEM_HOST);
     ok(tess_open(&t, &engine));
+    if (!device.is_cuda() && !Counting::asked().exchange(true)) {
+        uint64_t most; /* of an engine before this one, perhaps */
+        counts = true;
+        Counting::held(nullptr, &most);
+        ok(tess_ledger_held(engine, Counting::held, nullptr));
+    }
     info.struct_size = sizeof info;
     ok(tess_info_get(engine, &info));
     at::set_num_threads(info.threads);
@@ -106,8 +112,12 @@ inline void State::find_parameters() {
 }
 inline void State::add_parameter(const std::string &name, const at::Tensor &t, bool buffer,
                                  std::vector<std::pair<std::string, std::string>> &ties) {
-    if (!t.defined() || (buffer && !t.is_floating_point() && t.numel() != 1))
-        return; /* an integer table is the program's own */
+    if (!t.defined())
+        return;
+    if (buffer && !t.is_floating_point() && t.numel() != 1) { /* an integer table is the program's own */
+        tables.emplace_back(name, t);
+        return;
+    }
     for (Parameter &p : params)
         if (p.tensor().unsafeGetTensorImpl() == t.unsafeGetTensorImpl() ||
             (!t.is_meta() && p.tensor().is_alias_of(t))) {
@@ -121,6 +131,7 @@ inline void State::add_parameter(const std::string &name, const at::Tensor &t, b
     p.name = name;
     p.handles.push_back(t);
     p.buffer = buffer;
+    p.on_meta = t.is_meta();
     p.trains = !buffer && t.requires_grad();
     p.mirrored = buffer && !t.is_floating_point();
     declare(p);
@@ -183,20 +194,62 @@ inline void State::check_modules() {
 }
 
 /* ---- shard ---- */
+/* Of a tensor that was made without memory. */
+inline void State::find_values(const std::string &name, at::Tensor values) {
+    if (options.values())
+        options.values()(name, values);
+    else
+        unloaded = true;
+}
+inline void State::make_buffers() {
+    for (auto &table : tables)
+        if (table.second.is_meta()) {
+            Parameter p;
+            p.handles.push_back(table.second);
+            p.on_meta = true;
+            if (!options.values())
+                throw Error(TESS_E_INVALID, "buffer \"" + table.first +
+                                                "\" is on the meta device, and no checkpoint has it: "
+                                                "tessera::Options().values gives it");
+            p.take(at::zeros(p.tensor().sizes(), p.plain()));
+            find_values(table.first, p.tensor());
+        }
+    for (Parameter &p : params)
+        if (p.buffer) {
+            p.start = p.on_meta ? at::zeros(p.tensor().sizes(), p.plain()) : p.tensor().detach().contiguous();
+            if (p.on_meta)
+                find_values(p.name, p.start);
+            p.take(p.start.clone());
+        }
+}
 inline tess_status State::fill(void *user, const tess_range *r, void *data) {
-    const Parameter &p = static_cast<State *>(user)->params[static_cast<size_t>(r->tag)];
+    try {
+        static_cast<State *>(user)->copy_range(*r, data);
+        return TESS_OK;
+    } catch (...) {
+        return tess_fail(TESS_E_INVALID, "values of parameter \"%s\": %s", r->name,
+                         text_of(std::current_exception()).c_str());
+    }
+}
+/* Values of a model on the meta device are made for one parameter at a time. */
+inline void State::copy_range(const tess_range &r, void *data) {
+    Parameter &p = params[static_cast<size_t>(r.tag)];
+    if (p.on_meta && !p.start.defined()) {
+        if (params[filled].on_meta && !params[filled].buffer)
+            params[filled].start.reset();
+        filled = static_cast<size_t>(r.tag);
+        p.start = at::zeros(p.tensor().sizes(), p.plain().dtype(scalar_type(p.declared)));
+        find_values(p.name, p.start);
+    }
     at::ScalarType type = p.declared == TESS_F64 ? at::kDouble : at::kFloat;
-    at::from_blob(data, { static_cast<int64_t>(r->elems) }, type)
-        .copy_(p.start.view(-1).narrow(0, static_cast<int64_t>(r->first_elem), static_cast<int64_t>(r->elems)));
-    return TESS_OK;
+    at::from_blob(data, { static_cast<int64_t>(r.elems) }, type)
+        .copy_(p.start.view(-1).narrow(0, static_cast<int64_t>(r.first_elem), static_cast<int64_t>(r.elems)));
 }
 inline void State::shard() {
     torch::NoGradGuard no_grad;
+    make_buffers();
     for (Parameter &p : params)
-        if (p.buffer) {
-            p.start = p.tensor().detach().contiguous();
-            p.handles[0].set_data(p.start.clone());
-        } else
+        if (!p.buffer)
             p.prepare();
     tess_status s = tess_shard(engine, fill, this);
     if (s == TESS_E_PLANNED)

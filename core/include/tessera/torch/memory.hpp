@@ -11,7 +11,8 @@
 
 namespace tessera {
 
-/** What LibTorch has allocated on the CPU: activations, workspaces, the program's own tensors. It is in no plan. */
+/** What LibTorch has allocated on the CPU: activations, workspaces, the program's own tensors. It is in no plan, and in
+ * the ledger as the program's own: tess_ledger_held. */
 struct Allocated {
     uint64_t bytes, peak;
 };
@@ -46,6 +47,16 @@ class Counting : public c10::Allocator {
     void reset() {
         peak() = live().load();
     }
+    /* tess_held_fn; one engine of the process asks, so that `most` has no second reader. */
+    static uint64_t held(void *, uint64_t *most) {
+        uint64_t bytes = live();
+        *most = recent().exchange(bytes);
+        return bytes;
+    }
+    static std::atomic<bool> &asked() {
+        static std::atomic<bool> by_an_engine{ false };
+        return by_an_engine;
+    }
 
   private:
     static constexpr size_t head = 64;
@@ -57,14 +68,23 @@ class Counting : public c10::Allocator {
         static std::atomic<uint64_t> bytes{ 0 };
         return bytes;
     }
+    static std::atomic<uint64_t> &recent() {
+        static std::atomic<uint64_t> bytes{ 0 };
+        return bytes;
+    }
+    static void raise(std::atomic<uint64_t> &most, uint64_t bytes) {
+        uint64_t seen = most;
+        while (bytes > seen && !most.compare_exchange_weak(seen, bytes)) {
+        }
+    }
     static at::DataPtr make(size_t n) {
         if (n == 0)
             return { nullptr, nullptr, &release, at::Device(at::kCPU) };
         char *at = static_cast<char *>(c10::alloc_cpu(n + head));
         memcpy(at, &n, sizeof n);
-        uint64_t most = peak(), bytes = live() += n;
-        while (bytes > most && !peak().compare_exchange_weak(most, bytes)) {
-        }
+        uint64_t bytes = live() += n;
+        raise(peak(), bytes);
+        raise(recent(), bytes);
         return { at + head, at + head, &release, at::Device(at::kCPU) };
     }
     static void release(void *memory) {

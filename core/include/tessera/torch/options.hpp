@@ -6,6 +6,7 @@
 
 #include <torch/torch.h>
 
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -34,6 +35,9 @@ struct Shared {
     std::string block, parameter;
 };
 
+/** Writes the values of a parameter or buffer into a tensor of its shape. Called for one at a time. */
+using Values = std::function<void(const std::string &name, at::Tensor values)>;
+
 struct Options {
     Options(const torch::optim::AdamWOptions &o = {}) : optimizer_("adamw") { adam(o); }
     Options(const torch::optim::AdamOptions &o) : optimizer_("adam") { adam(o); }
@@ -54,6 +58,9 @@ struct Options {
     TORCH_ARG(int32_t, accumulate) = 1;
     /** Parameters may go without a gradient, which is then zero. */
     TORCH_ARG(bool, unused) = false;
+    /** Values of a model that on_meta has made. Called on the ranks that own a part of a parameter, in the model's
+     * order. */
+    TORCH_ARG(Values, values);
     /** All else that tess_open takes. */
     TORCH_ARG(tess_options, engine) = {};
 

@@ -116,6 +116,7 @@ struct Parameter {
     at::Tensor grad;
     uint32_t declared = 0, dtype = 0, grad_dtype = 0;
     bool buffer = false, trains = false, got_grad = false, mirrored = false;
+    bool on_meta = false;     /* made without memory, and so without values */
     double *mirror = nullptr; /* the engine's copy of a counter, which is an integer here */
     int32_t open = 0, open_grad = 0;
     int64_t version = 0, grad_version = 0;
@@ -128,16 +129,27 @@ struct Parameter {
             sum += static_cast<int64_t>(t._version());
         return sum;
     }
+    at::TensorOptions plain() const {
+        at::TensorOptions o = tensor().options().requires_grad(false);
+        return on_meta ? o.device(c10::kCPU) : o;
+    }
+    void take(const at::Tensor &data) {
+        for (at::Tensor &t : handles) {
+            if (t.is_meta()) /* set_data refuses another kind of tensor */
+                Keys::of(t) = Keys::of(t).remove_backend(c10::BackendComponent::MetaBit) |
+                              c10::DispatchKeySet(c10::BackendComponent::CPUBit);
+            t.set_data(data);
+        }
+    }
     /* Gives the tensors a storage of their own, in the dtype that the engine computes in. */
     void prepare() {
-        start = tensor().detach().to(c10::kCPU).contiguous();
-        at::Tensor fresh = at::from_blob(closed_memory(start.numel() * 8 + 8), tensor().sizes(),
-                                         tensor().options().dtype(scalar_type(dtype)).requires_grad(false));
-        for (at::Tensor &t : handles)
-            t.set_data(fresh);
+        if (!on_meta)
+            start = tensor().detach().to(c10::kCPU).contiguous();
+        void *closed = closed_memory(static_cast<size_t>(tensor().numel()) * 8 + 8);
+        at::Tensor fresh = at::from_blob(closed, tensor().sizes(), plain().dtype(scalar_type(dtype)));
+        take(fresh);
         if (trains)
-            grad = at::from_blob(closed_memory(start.numel() * 8 + 8), tensor().sizes(),
-                                 fresh.options().dtype(scalar_type(grad_dtype)));
+            grad = at::from_blob(closed, tensor().sizes(), fresh.options().dtype(scalar_type(grad_dtype)));
         fresh.reset();
         resting_uses = tensor().storage().use_count();
         lock(true);

@@ -53,6 +53,9 @@ inline void State::begin_pass(const Block &b) {
              "tessera::Sharded, and evaluate between backward and the next forward");
     if ((grad && waiting) || (!grad && pass == TESS_PASS_EVAL && &b != first))
         return;
+    if (unloaded)
+        fail("the model was made on the meta device and has no values yet: tessera::Options().values or Sharded::load "
+             "gives them");
     check_modules();
     ok(tess_pass(engine, pass = grad ? TESS_PASS_TRAIN : TESS_PASS_EVAL));
     pass_number++;

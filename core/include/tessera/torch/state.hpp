@@ -59,6 +59,10 @@ struct State : std::enable_shared_from_this<State> {
     std::shared_ptr<bool> retained; /* of the last block that went back */
     std::vector<Block *> back;      /* whose backward has begun and not ended */
     double clip = 0, own_scale = 1;
+    bool counts = false;                                    /* the engine books what LibTorch holds */
+    bool unloaded = false;                                  /* some values are zeros until a load */
+    std::vector<std::pair<std::string, at::Tensor>> tables; /* buffers that the engine does not have */
+    size_t filled = 0;                                      /* the parameter whose values are made */
 
     ~State() {
         for (Parameter &p : params)
@@ -117,7 +121,10 @@ struct State : std::enable_shared_from_this<State> {
     static std::vector<const c10::TensorImpl *> tensors_of(const torch::nn::Module &m);
     void remember_modules();
     void check_modules();
+    void find_values(const std::string &name, at::Tensor values);
+    void make_buffers();
     static tess_status fill(void *user, const tess_range *r, void *data);
+    void copy_range(const tess_range &r, void *data);
     void shard();
 
     /* ---- pass.hpp ---- */
@@ -149,11 +156,12 @@ struct State : std::enable_shared_from_this<State> {
 
     /* ---- summon ---- */
 
+    /* Null: all blocks. */
     template <class F>
-    void summon(F &&look) {
+    void summon(const torch::nn::Module *only, F &&look) {
         Entry entry(*this, "Sharded::summon");
         for (Block &b : blocks)
-            if (!b.params.empty()) {
+            if (!b.params.empty() && (!only || b.module == only)) {
                 std::vector<void *> at(b.params.size());
                 ok(tess_summon_begin(engine, b.scope, at.data(), static_cast<int32_t>(at.size())));
                 for (size_t i = 0; i < at.size(); i++)
@@ -163,13 +171,15 @@ struct State : std::enable_shared_from_this<State> {
         try {
             look();
         } catch (...) {
-            dismiss();
+            dismiss(only);
             throw;
         }
-        dismiss();
+        dismiss(only);
     }
-    void dismiss() {
+    void dismiss(const torch::nn::Module *only) {
         for (Block &b : blocks) {
+            if (only && b.module != only)
+                continue;
             bool changed = false;
             for (size_t i : b.params)
                 changed = params[i].end() || changed;
@@ -183,6 +193,9 @@ struct State : std::enable_shared_from_this<State> {
     void close() {
         if (engine)
             tess_close(engine);
+        if (counts)
+            Counting::asked() = false;
+        counts = false;
         engine = nullptr;
         if (broken.empty())
             broken = "tessera::Sharded of this model is gone";

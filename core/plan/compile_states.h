@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Emits the way of optimizer states that rest in a store. They come to host memory ahead of their group's step, and
+ * behind it they go back. So a group's come while the one before is stepped, and go while the next one is. A compiler
+ * whose setup gathers nothing ahead moves one group's at a time, which takes the least memory. */
+#ifndef TESS_COMPILE_STATES_H
+#define TESS_COMPILE_STATES_H
+#include "compile.h"
+
+/** The states of the group that a step apart from its passes begins with begin to come. */
+tess_status tess__states_begin(tess__compiler *);
+/** A group's begin to come, ahead of their step. */
+tess_status tess__states_ahead(tess__compiler *, int32_t group);
+/** They are there. */
+tess_status tess__states_need(tess__compiler *, int32_t group);
+/** They begin to go back, and those that went before are there. */
+tess_status tess__states_store(tess__compiler *, int32_t group);
+/** All are back. */
+tess_status tess__states_end(tess__compiler *);
+#endif
