@@ -20,7 +20,7 @@ typedef struct {
     const char *text;    /* of the instruction */
     int32_t microbatch;  /* of this rank; -1: of the whole step */
     int alone;           /* each rank has its own */
-    uint32_t dtype, mem; /* q8 has no elements of its own, and is left out */
+    uint32_t dtype, mem; /* blocks have no elements of their own, and are left out */
     uint64_t first, elems;
     const char *at;
 } tensor;
@@ -110,7 +110,7 @@ static void put_line(const tess *t, FILE *f, const tess__detail *d, const tensor
 
 static tess_status put(tess *t, tess__detail *d, tensor x) {
     char key[KEY];
-    if (!x.elems || !x.at || x.dtype == TESS_Q8)
+    if (!x.elems || !x.at || tess_dtype_is_blocks(x.dtype))
         return TESS_OK;
     make_key(t, d, &x, key);
     reading r = { .bytes = tess_dtype_bytes(x.dtype), .seed = tess__hash_text(TESS__HASH_START, x.name) };
@@ -165,24 +165,26 @@ static tess_status put_full(tess *t, tess__detail *d, int32_t g, tensor x) {
     return TESS_OK;
 }
 
-static tess_status put_states(tess *t, tess__detail *d, int32_t g, tensor x) {
+/* In a step, states of a store are in the memory in which they are stepped. */
+static tess_status put_states(tess *t, tess__detail *d, int32_t g, int stepped, tensor x) {
     const tess__group *group = &t->plan.layout.groups[g];
-    x.mem = tess__rest_mem(t, &group->state_rest);
+    int staged = stepped && group->state_rest.stored;
+    x.mem = staged ? TESS_MEM_HOST : tess__rest_mem(t, &group->state_rest);
     for (uint32_t s = 0; s < group->step.n_states; s++) {
         const tess_state *state = &group->step.state[s];
         x.what = t->plan.layout.state[s].name;
         x.dtype = state->dtype;
-        x.at = tess__address_of(t, TESS__STATE0 + (int)s, g);
+        x.at = tess__address_of(t, (staged ? TESS__STAGED0 : TESS__STATE0) + (int)s, g);
         TRY(put_shard(t, d, g, x, state->every ? state->every : 1));
     }
     return TESS_OK;
 }
 
-/* Parameters, copies and states, as they rest between steps. */
-static tess_status put_rest(tess *t, tess__detail *d, int32_t g, tensor x) {
+/* Parameters, copies and states, as they rest between steps, or as a step has just left them. */
+static tess_status put_rest(tess *t, tess__detail *d, int32_t g, int stepped, tensor x) {
     const tess__group *group = &t->plan.layout.groups[g];
     x.microbatch = -1;
-    TRY(put_states(t, d, g, x));
+    TRY(put_states(t, d, g, stepped, x));
     x.what = "parameter";
     x.dtype = group->master;
     x.mem = tess__rest_mem(t, &group->param_rest);
@@ -223,13 +225,17 @@ static tess_status put_sum(tess *t, tess__detail *d, int32_t g, int is_whole, te
     return put_shard(t, d, g, x, 1);
 }
 
+/* The instruction that leaves a group's gradient summed over all ranks. Others sum over some, or leave blocks. */
+static uint8_t last_of_sum(const tess *t, int32_t g) {
+    const tess__setup *s = &t->plan.setup;
+    int blocks = tess_dtype_is_blocks(t->plan.layout.groups[g].grad_wire) && s->nranks > 1;
+    if (s->replicas > 1)
+        return blocks ? TESS__WIDEN_SUM : TESS__REPLICATE_WAIT;
+    return blocks ? TESS__SUM_ARRIVED : TESS__REDUCE_WAIT;
+}
+
 static tess_status put_reduced(tess *t, tess__detail *d, const tess__instr *in, tensor x) {
-    int last_of_shards = in->op != TESS__REDUCE_WAIT || t->plan.layout.groups[in->index].grad_wire != TESS_Q8 ||
-                         t->plan.setup.shard_ranks == 1 || (t->plan.setup.accum > 1 && !t->plan.setup.sync_each);
-    if (!last_of_shards)
-        return TESS_OK; /* blocks of ranks, which the next instruction sums */
-    int last = in->op == TESS__REPLICATE_WAIT || t->plan.setup.replicas == 1;
-    if (!last) /* of this group of replicas alone */
+    if (in->op != last_of_sum(t, in->index))
         return TESS_OK;
     return put_sum(t, d, in->index, !ends_in_part(t, in->index), x);
 }
@@ -268,26 +274,28 @@ static tess_status put_wire(tess *t, tess__detail *d, int32_t g, tensor x) {
     x.alone = 1;
     x.dtype = group->grad_wire;
     x.at = tess__address_of(t, group->grad_shard == TESS_F32 ? TESS__WIRE : TESS__SHARD_GRAD, g);
-    return group->grad_wire == TESS_Q8 ? TESS_OK : put_full(t, d, g, x);
+    return tess_dtype_is_blocks(group->grad_wire) ? TESS_OK : put_full(t, d, g, x);
 }
 
 static tess_status put_step(tess *t, tess__detail *d, const tess__instr *in, tensor x) {
     x.stage = "step";
     if (in->flags & TESS__ASYNC)
         TRY(tess__work_wait(t, in));
-    return put_rest(t, d, in->index, x);
+    return put_rest(t, d, in->index, 1, x);
 }
 
 static tess_status put_instr(tess *t, tess__detail *d, const tess__instr *in, tensor x) {
     switch (in->op) {
     case TESS__INPUT_COPY: return put_input(t, d, x);
     case TESS__GATHER_WAIT:
-        return t->plan.layout.groups[in->index].gather == TESS_Q8 ? TESS_OK : put_gathered(t, d, in->index, x);
+        return tess_dtype_is_blocks(t->plan.layout.groups[in->index].gather) ? TESS_OK
+                                                                             : put_gathered(t, d, in->index, x);
     case TESS__WIDEN: return put_gathered(t, d, in->index, x);
     case TESS__CAST_WIRE: return put_wire(t, d, in->index, x);
     case TESS__REDUCE_WAIT:
     case TESS__SUM_ARRIVED:
-    case TESS__REPLICATE_WAIT: return put_reduced(t, d, in, x);
+    case TESS__REPLICATE_WAIT:
+    case TESS__WIDEN_SUM: return put_reduced(t, d, in, x);
     case TESS__SUM_SHARD:
         if (in->flags & TESS__ASYNC)
             TRY(tess__work_wait(t, in));
@@ -419,7 +427,7 @@ static tess_status begin_step(tess *t, tess__detail *d) {
     x.stage = "before the step";
     x.microbatch = -1;
     for (int32_t g = 0; g < t->plan.layout.n_groups; g++)
-        TRY(put_rest(t, d, g, x));
+        TRY(put_rest(t, d, g, 0, x));
     return put_buffers(t, d, x);
 }
 

@@ -29,6 +29,8 @@ decays "-n 2" "-n 2 --strategy grad_op --activations recompute"
 decays "-n 2 --accum 2" "-n 1 --accum 4 --offload cpu --activations offload"
 decays "-n 1 --accum 4 --precision bf16 --clip 0.1" "-n 2 --accum 2 --precision bf16 --clip 0.1 --sync end --low-copy"
 decays "-n 4" "-n 4 --strategy hybrid:2"
+decays "-n 2" "-n 2 --offload disk:."
+decays "-n 4 --precision wire8:fp8 --strategy hybrid:2" "-n 4 --precision wire8:fp8 --strategy hybrid:2 --wrap none"
 expect 0 "$TESSERA" bisect -- tessera train $small -n 2 -- tessera train $small --accum 2
 one_line out 'equal: 3 steps, 1 to 3'
 # A ledger's run is run again from its checkpoint.
