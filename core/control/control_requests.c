@@ -203,7 +203,7 @@ tess_status tess__control_exchange_among(tess__control *control, const int32_t *
         return tess__fail(TESS_E_INVALID, "exchange '%s': %d ranks, expected 1 to %d", key, (int)n,
                           TESS__KV_MEMBERS_MAX);
     size_t list_bytes = 4 * (size_t)n;
-    unsigned char *value = malloc(list_bytes + bytes + 1);
+    unsigned char few[512], *value = list_bytes + bytes <= sizeof few ? few : malloc(list_bytes + bytes);
     if (!value)
         return tess__fail(TESS_E_NOMEM, "no memory for exchange '%s'", key);
     for (int32_t i = 0; i < n; i++)
@@ -211,6 +211,7 @@ tess_status tess__control_exchange_among(tess__control *control, const int32_t *
     if (bytes)
         memcpy(value + list_bytes, mine, bytes);
     tess_status status = exchange(control, key, n, value, list_bytes + bytes, bytes * (uint64_t)n, out);
-    free(value);
+    if (value != few)
+        free(value);
     return status;
 }

@@ -134,12 +134,17 @@ static tess_status record_unseen(tess *t, const tess_run_options *o, int has_ste
 typedef struct { /* what the pass has changed on the host, though the device ran none of it */
     tess__program *program;
     int32_t microbatch, pending_grads;
-    uint64_t steps_done;
+    uint64_t steps_done, n_collectives, common;
     tess__late_pass late;
 } before_pass;
 
 static before_pass remember(const tess *t) {
-    return (before_pass){ t->pass.program, t->pass.microbatch, t->pass.pending_grads, t->step.steps_done,
+    return (before_pass){ t->pass.program,
+                          t->pass.microbatch,
+                          t->pass.pending_grads,
+                          t->step.steps_done,
+                          t->comms.n_collectives,
+                          t->comms.common,
                           t->streams.passes[t->streams.pass] };
 }
 
@@ -157,6 +162,8 @@ static void go_back(tess *t, const tess_run_options *o, const before_pass *b) {
     t->pass.run = o;
     t->step.steps_done = b->steps_done;
     t->step.options = NULL;
+    tess__comms_skip(&t->comms, b->n_collectives); /* ranks have come to different places of the recording */
+    t->comms.common = b->common;
     t->streams.passes[t->streams.pass] = b->late;
 }
 
@@ -168,7 +175,7 @@ static tess_status find_failing(tess *t, tess_status own, int32_t *rank) {
     *rank = -1;
     if (n > (int32_t)sizeof all)
         return own;
-    TRY(n > 1 ? tess__comms_exchange(&t->comms, "the recording of a pass", &mine, 1, all) : TESS_OK);
+    TRY(n > 1 ? tess__comms_exchange_in_step(&t->comms, "the recording of a pass", &mine, 1, all) : TESS_OK);
     for (int32_t i = n - 1; i >= 0; i--)
         *rank = all[i] ? i : *rank;
     return TESS_OK;

@@ -124,6 +124,11 @@ static tess_status apply_set(attempt *a, const tess__option_set *c) {
     return TESS_OK;
 }
 
+/* No change is listed that leaves too much for the disk. */
+static int fits_disk(const tess__plan *p) {
+    return !p->setup.disk_budget_bytes || tess__planned_bytes(p, TESS_DOMAIN_DISK) <= p->setup.disk_budget_bytes;
+}
+
 static tess_status plan_again(void *user, const tess__option_set *c, uint64_t bytes[3], double *seconds) {
     const origin *from = user;
     attempt *a = calloc(1, sizeof *a);
@@ -136,7 +141,7 @@ static tess_status plan_again(void *user, const tess__option_set *c, uint64_t by
     tess_status s = apply_set(a, c);
     if (!s)
         s = tess__plan_remake(&a->plan);
-    if (s == TESS_E_BUDGET) /* the caller looks at the bytes */
+    if (s == TESS_E_BUDGET && fits_disk(&a->plan)) /* the caller looks at the bytes of memory */
         s = TESS_OK;
     for (uint32_t domain = 1; !s && domain < 3; domain++)
         bytes[domain] = tess__planned_bytes(&a->plan, domain);

@@ -117,6 +117,9 @@ void tess__comms_key(const tess__comms *, const char *key, char *out, size_t n);
 void tess__comms_rank_key(const tess__comms *, const char *what, int32_t rank, char *out, size_t n); /* one per rank */
 /** [C] Exchanges `bytes` with all ranks under a key that no other exchange has. */
 tess_status tess__comms_exchange(tess__comms *, const char *what, const void *mine, uint64_t bytes, void *out);
+/** [C] The same in a step that all ranks have just agreed on: takes no memory, and says nowhere that this rank waits.
+ */
+tess_status tess__comms_exchange_in_step(tess__comms *, const char *what, const void *mine, uint64_t bytes, void *out);
 
 /** For comms.c and comms_memory.c. The first makes a plugin's error the engine's. The second tells whether
  * list[which] has the first place of a communicator that stands for several groups. The third finds the registration

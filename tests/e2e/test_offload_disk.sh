@@ -112,6 +112,11 @@ disk=$(field peak_disk_bytes)
 trains --offload disk:files --disk-memory "$disk"
 refused 4 "bytes of disk per rank and TESSERA_DISK_MEMORY allows $((disk - 1))" --offload disk:files --disk-memory $((disk - 1))
 
+# shellcheck disable=SC2086
+expect 4 "$TESSERA" plan $gpt --offload disk:files --disk-memory $((disk - 1))
+grep -q 'of disk are allowed' out || fail "the plan does not speak of the disk: $(cat out)"
+! grep -q 'planned fit:' out || fail "changes of memory are listed for the disk: $(tail -n 5 out)"
+
 # Faults beside a run: its file is cut, or a byte of it is another, from outside; it is killed.
 large="gpt --data text --layers 3 --width 72 --heads 2 --context 16 --batch 2 --optimizer adamw --steps 100000 --quiet --offload disk:files"
 # shellcheck disable=SC2010
