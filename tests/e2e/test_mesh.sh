@@ -4,10 +4,10 @@
 # timeout: 240
 # processors: 2
 # twin: 120
-# Groups of ranks (their collectives: unit/group/test_group): a tensor-parallel example with the bits of data parallelism alone; a lost rank is
-# named in every group; ranks that wait for each other in a circle of groups are told, each in one line that names the
-# waits; what a mesh cannot be, and what does not go with one, is refused. With DOUBLES=1 groups of GPUs over NCCL, on the
-# doubles, whose collectives work on the device's memory.
+# Groups of ranks, whose collectives unit/group/test_group has: a tensor-parallel example with the bits of data parallelism
+# alone; a lost rank is named in every group; ranks that wait for each other in a circle of groups are told, each in one line
+# that names the waits; what a mesh cannot be, and what does not go with one, is refused. With DOUBLES=1 groups of GPUs over
+# NCCL, on the doubles, whose collectives work on the device's memory.
 . "$SOURCE/tests/e2e/lib.sh"
 export TESSERA_THREADS=1 TESSERA_LOG=warning
 unset TESSERA_MESH TESSERA_STRATEGY TESSERA_WRAP TESSERA_MIRROR
