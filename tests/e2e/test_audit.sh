@@ -57,7 +57,7 @@ all="gathered input made"
 in_cell 2 "$all kept"
 in_cell 3 "$all made kept"
 in_cell 3 "$all" TESSERA_ACCUM=2 TESSERA_STRATEGY=grad_op
-in_cell 4 "$all" TESSERA_STRATEGY=hybrid:2 TESSERA_ACTIVATIONS=recompute
+in_cell 4 "$all kept kept" TESSERA_STRATEGY=hybrid:2 TESSERA_ACTIVATIONS=recompute # its gradients alone would not tell
 in_cell 3 "$all" TESSERA_OFFLOAD=cpu TESSERA_ACTIVATIONS=offload TESSERA_WRAP=none
 in_cell 2 "$all" TESSERA_STRATEGY=none TESSERA_COMM=shm
 [ $found -ge $((flips / 2)) ] || fail "most of $flips flips had no effect: $found found"

@@ -38,7 +38,7 @@ static counted count(const char *share, int program) {
         c.sends += p->instrs[i].op == TESS__AUDIT_SEND;
         c.audits += p->instrs[i].op == TESS__AUDIT;
     }
-    c.bytes = tess__planned_bytes(&t->plan, TESS_DOMAIN_DEVICE);
+    c.bytes = p->step_bytes[TESS_DOMAIN_DEVICE]; /* all in all they are rounded up to pages */
     c.hash = p->hash;
     tess_close(t);
     return c;
@@ -54,7 +54,7 @@ static void test_audit__every_block_has_its_two(void **state) {
         assert_true(off.hash == none.hash);
         assert_int_equal(on.sends, want);
         assert_int_equal(on.audits, want);
-        assert_true(on.bytes > none.bytes);
+        assert_true(!want || on.bytes > none.bytes);
     }
 }
 
