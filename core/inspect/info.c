@@ -5,6 +5,7 @@
 #include <tessera/gpu.h>
 #include <tessera/inspect.h>
 #include <tessera/plugin_helpers.h>
+#include "layout/dtypes.h"
 #include "base/status.h"
 
 static tess_info info_of(const tess *t) {

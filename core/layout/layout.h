@@ -88,9 +88,6 @@ tess_status tess__layout_build(tess__model *, const tess__setup *, const int32_t
 tess_status tess__layout_place(tess__layout *, const tess__model *, const tess__setup *);
 void tess__layout_free(tess__layout *);
 
-/** The dtypes that the precision plugin gives one parameter. */
-tess_status tess__param_dtypes(const tess__setup *, const tess__param *, tess_precision_choice *out);
-
 /** Whether each training pass steps, so that nothing comes between gradients and their step. */
 int tess__steps_in_pass(const tess__model *, const tess__setup *);
 /** Whether each unit steps as soon as its gradient is reduced. */

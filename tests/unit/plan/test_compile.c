@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/layout/dtypes.h"
 #include "tests/unit/plan_fixture.h"
 
 enum { SCOPES = 5 };
