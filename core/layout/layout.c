@@ -243,10 +243,7 @@ static int draws_of(const tess_precision_choice *c) {
 /* Blocks of 8 bits are made of fp32, by the device. */
 static tess_status check_blocks(const tess__setup *s, const tess__param *p, const tess_precision_choice *c) {
     int gathers = tess_dtype_is_blocks(c->gather), sends = tess_dtype_is_blocks(c->grad_wire);
-    tess_kernel k = { .struct_size = sizeof k,
-                      .kernel = TESS_K_CAST,
-                      .in_dtype = TESS_F32,
-                      .out_dtype = gathers ? c->gather : c->grad_wire };
+    tess_kernel k = { .struct_size = sizeof k, .kernel = TESS_K_CAST, .in_dtype = TESS_F32, .n_in = 1 };
     tess_need need = { .struct_size = sizeof need };
     tess_device_info info = { .struct_size = sizeof info };
     const tess_rounding draws = { .struct_size = sizeof draws };
@@ -256,7 +253,7 @@ static tess_status check_blocks(const tess__setup *s, const tess__param *p, cons
         return tess__fail(TESS_E_UNSUPPORTED,
                           "parameter \"%s\": the precision plugin sends %s and %s in blocks of 8 bits, expected fp32",
                           p->name, tess_dtype_name(c->master), tess_dtype_name(c->grad_local));
-    k.n_in = 1;
+    k.out_dtype = gathers ? c->gather : c->grad_wire;
     k.rounding = draws_of(c) ? &draws : NULL;
     if (s->device->kernel_need(s->device_ctx, &k, &need) == TESS_OK)
         return TESS_OK;
