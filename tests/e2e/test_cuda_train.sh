@@ -86,6 +86,19 @@ same "$llama --steps 2" 1e-5 --lora $adapters,base=f16 --wrap none
 same "$llama --steps 2" 1e-2 --lora $adapters,base=bf16 --precision bf16 --accum 2
 expect 0 on_double "$TESSERA" train $llama --steps 2 --device cuda --export llama
 same "llama --model llama --data tokens.bin --batch 2 --context 16 --steps 1" 1e-5
+# Checkpoints of adapters leave the files of their base out, and so does the room of a snapshot.
+tuned="llama --data tokens.bin --batch 2 --context 16 --steps 3 --lora $adapters"
+snapshot() { "$TESSERA" plan $tuned --device cuda --save tuned --quiet --json "$@" | grep -o '"snapshot": *[0-9]*' | grep -o '[0-9]*$' | sort -n | tail -n 1; }
+apart=$(snapshot --model llama) within=$(snapshot --config llama/config.json)
+[ "$apart" -gt 0 ] && [ $((within - apart)) -gt "$(stat -c %s llama/model.safetensors | awk '{ print int($1 / 2) }')" ] ||
+  fail "a snapshot of $apart bytes, of $within with the base"
+expect 0 on_double "$TESSERA" train $tuned --model llama --device cuda --save tuned --save-every 1 --json=cuda.json
+digest=$(summary params_digest cuda.json)
+for domain in device host; do
+  [ "$(summary peak_${domain}_bytes cuda.json)" = "$(summary planned_peak_${domain}_bytes cuda.json)" ] || fail "adapters saved: $domain bytes"
+done
+expect 0 on_double "$TESSERA" train $tuned --model llama --device cuda --resume tuned/step-000002 --json=cuda.json
+[ "$(summary params_digest cuda.json)" = "$digest" ] || fail "adapters gone on with: $(summary params_digest cuda.json), not $digest"
 expect 0 on_double "$TESSERA" train linear --device cuda
 grep -q "both equal the closed form" out || fail "linear: $(cat out)"
 
