@@ -14,6 +14,7 @@ memory of a rank. Rounds of both alternate.
 import argparse
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -59,6 +60,7 @@ def train(o):
 
 
 def losses(command):
+    shutil.rmtree("decoder", ignore_errors=True)  # checkpoints of the run before: another run does not go on there
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1", TESSERA_THREADS="1"))
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr[-2000:]}")
@@ -99,6 +101,7 @@ def seconds(command):
 
 def resident(command):
     """Of the fullest process below, in MiB: measured in a child of its own, whose descendants are this command's."""
+    shutil.rmtree("decoder", ignore_errors=True)
     code = "import resource,subprocess,sys; subprocess.run(sys.argv[1:],stdout=-3); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     return int(subprocess.run([sys.executable, "-c", code] + command, capture_output=True, text=True).stdout) / 1024
 
