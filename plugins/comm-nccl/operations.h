@@ -9,6 +9,13 @@
 #include "settings.h"
 #include "use.h"
 
+#define TRY(x)                                                                                                         \
+    do {                                                                                                               \
+        tess_status status_ = (x);                                                                                     \
+        if (status_)                                                                                                   \
+            return status_;                                                                                            \
+    } while (0)
+
 /* ---- check.c: the same on every rank ------------------------------------------------------------ */
 
 enum {
@@ -33,7 +40,7 @@ struct nccl_way nccl_way_of(const tess_collective *, int size, int sums); /* sum
 /* Checks the call on `rank` of `size`. When planning, rank is -1 and pointers are not checked. */
 tess_status nccl_check(const tess_collective *, int rank, int size, int sums, tess_error *);
 
-/* ---- operations.c ------------------------------------------------------------------------------- */
+/* ---- launch.c ----------------------------------------------------------------------------------- */
 
 /* Gathered in the first group of a request, so that comparing costs no group of its own. */
 struct nccl_words {
@@ -65,11 +72,6 @@ struct nccl_launch {
     const atomic_int *stop; /* once set, no group begins */
 };
 
-/* Puts the words and n checked calls into the launch's stream, in order; as one group where none depends on another.
- * All of it comes before later work of that stream. After a failure the sums' stream may have work that nobody awaits.
- * Blocks as NCCL does: until all is queued, and for peers that it has to connect with first. */
-tess_status nccl_run_calls(const struct nccl_launch *, const tess_collective *, uint32_t n, tess_error *);
-
 /* A group of NCCL's, which takes the words with it. Within it a failure is noted, and told at its end. */
 tess_status nccl_group_begin(const struct nccl_launch *, tess_error *);
 void nccl_group_note(const struct nccl_launch *, ncclResult_t, const char *call, tess_error *);
@@ -82,12 +84,19 @@ tess_status nccl_kernel(const struct nccl_launch *, CUfunction, CUstream, void *
 tess_status nccl_record(const struct nccl_launch *, CUevent, CUstream, tess_error *);
 tess_status nccl_await(const struct nccl_launch *, CUstream, CUevent, tess_error *);
 
+/** TESS_OK, or the failure of a call of CUDA. */
+tess_status nccl_cuda_ok(CUresult, const char *call, tess_error *);
+
 /* ---- widened.c ---------------------------------------------------------------------------------- */
 
 /* NCCL_WIDENED. */
 tess_status nccl_sum_widened(const struct nccl_launch *, const tess_collective *, const struct nccl_way *,
                              tess_error *);
 
-/** TESS_OK, or the failure of a call of CUDA. */
-tess_status nccl_cuda_ok(CUresult, const char *call, tess_error *);
+/* ---- operations.c ------------------------------------------------------------------------------- */
+
+/* Puts the words and n checked calls into the launch's stream, in order; as one group where none depends on another.
+ * All of it comes before later work of that stream. After a failure the sums' stream may have work that nobody awaits.
+ * Blocks as NCCL does: until all is queued, and for peers that it has to connect with first. */
+tess_status nccl_run_calls(const struct nccl_launch *, const tess_collective *, uint32_t n, tess_error *);
 #endif

@@ -3,13 +3,6 @@
  * a second kernel casts, adds and scales. One piece is widened while NCCL sums the one before it. */
 #include "operations.h"
 
-#define TRY(x)                                                                                                         \
-    do {                                                                                                               \
-        tess_status status_ = (x);                                                                                     \
-        if (status_)                                                                                                   \
-            return status_;                                                                                            \
-    } while (0)
-
 struct piece {
     uint64_t number, at, elems; /* at: offset in each block; elems: of each block */
     float *wide;                /* its half of the scratch: the blocks behind each other */
