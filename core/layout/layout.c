@@ -49,8 +49,6 @@ static void ask_group(question *q, const tess__layout *l, const tess__setup *s, 
         add_question(q, l, group, TESS_REGION_STATE, (uint32_t)k, g->step.state[k].dtype);
 }
 
-enum { STORE_ALIGN_MOST = 1 << 20 };
-
 /* A store is for optimizer states, which are fetched for their step, of a device whose memory is the host's. */
 static tess_status check_store(const tess__setup *s, const tess_region *r, const tess_placement *p) {
     if (!TESS_CAN(tess_offload_ops, s->offload, store_close))
@@ -65,9 +63,9 @@ static tess_status check_store(const tess__setup *s, const tess_region *r, const
                           "offload %s: states come from a store to host memory, which this device does not step in: "
                           "TESSERA_OFFLOAD=cpu, or TESSERA_DEVICE=cpu",
                           s->offload_name);
-    if (p->align & (p->align - 1) || p->align > STORE_ALIGN_MOST)
+    if (p->align & (p->align - 1) || p->align > TESS__STORE_ALIGN_MOST)
         return tess__fail(TESS_E_UNSUPPORTED, "offload %s: a store's align is %llu, expected a power of two up to %d",
-                          s->offload_name, (unsigned long long)p->align, STORE_ALIGN_MOST);
+                          s->offload_name, (unsigned long long)p->align, TESS__STORE_ALIGN_MOST);
     return TESS_OK;
 }
 

@@ -5,7 +5,12 @@
 #define TESS_LAYOUT_H
 #include "grain.h"
 
-enum { TESS__PAD_ELEMS = 64, TESS__MAX_STATES = TESS_STATES_MOST, TESS__CHUNK_ELEMS = 65536 };
+enum {
+    TESS__PAD_ELEMS = 64,
+    TESS__MAX_STATES = TESS_STATES_MOST,
+    TESS__CHUNK_ELEMS = 65536,
+    TESS__STORE_ALIGN_MOST = 1 << 20
+};
 
 enum {                       /* a sharded gradient in the step arena: resident.c */
        TESS__GRAD_STAYS = 1, /* from a pass to the step that follows */
