@@ -14,7 +14,10 @@ static tess_placement place_of(const tess_region *r) {
     p.pinned_bytes = 2 * r->bytes;
 #endif
 #ifdef FAULT_RESTS_ELSEWHERE
-    p.rest = TESS_REST_HOST + 1;
+    p.rest = TESS_REST_STORE + 1;
+#endif
+#ifdef FAULT_RESTS_IN_NO_STORE
+    p.rest = r->region == TESS_REGION_STATE ? TESS_REST_STORE : p.rest;
 #endif
 #ifdef FAULT_TAKES_TWICE
     p.rest = TESS_REST_DEVICE;

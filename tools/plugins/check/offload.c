@@ -210,7 +210,7 @@ static int open_store(check *c, stored *x) {
     for (uint32_t i = 0; i < n; i++)
         if (p[i].rest == TESS_REST_STORE)
             x->config.bytes += (regions[i].bytes + x->config.align - 1) / x->config.align * x->config.align;
-    if (!x->config.bytes)
+    if (!x->config.bytes || !TESS_CAN(tess_offload_ops, ops, store_close))
         return 0;
     size_t room = (x->config.memory_bytes / x->config.align + 1) * x->config.align;
     x->memory = x->config.memory = aligned_alloc(x->config.align, room);
