@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What every operation is made of: groups of NCCL's, our kernels, events. */
+/* Groups of NCCL's, our kernels and events: each operation consists of them. */
 #include "operations.h"
 
 tess_status nccl_cuda_ok(CUresult result, const char *call, tess_error *f) {
