@@ -68,17 +68,12 @@ TESS_FN int cuda_is_blocks(uint32_t dtype) {
     return dtype == TESS_Q8 || dtype == TESS_Q8E4M3;
 }
 
-/* f32, f16, bf16 or blocks, computed in f32. */
+/* f32, f16 or bf16, computed in f32. */
 TESS_FN void cuda_load_f32(uint32_t dtype, int vector, const void *at, uint64_t base, uint32_t from, uint32_t to,
                            float *x) {
     CUDA_ALIGNED uint16_t half[CUDA_LANES];
     if (dtype == TESS_F32) {
         cuda_get_f32(vector, at, base, from, to, x);
-        return;
-    }
-    if (cuda_is_blocks(dtype)) {
-        CUDA_UNROLL for (uint32_t l = 0; l < CUDA_LANES; l++) x[l] =
-            l >= from && l < to ? cuda_block_value(dtype, at, base + l) : 0.0f;
         return;
     }
     cuda_get_u16(vector, at, base, from, to, half);
@@ -126,7 +121,11 @@ TESS_FN void cuda_cast_body(const cuda_cast_args *a, uint64_t i) {
     CUDA_ALIGNED double wide[CUDA_LANES];
     CUDA_ALIGNED uint16_t half[CUDA_LANES];
     if (a->in_dtype != TESS_F64) {
-        cuda_load_f32(a->in_dtype, (int)a->vector, a->in, base, 0, to, x);
+        if (cuda_is_blocks(a->in_dtype))
+            CUDA_UNROLL for (uint32_t l = 0; l < CUDA_LANES; l++) x[l] =
+                l < to ? cuda_block_value(a->in_dtype, a->in, base + l) : 0.0f;
+        else
+            cuda_load_f32(a->in_dtype, (int)a->vector, a->in, base, 0, to, x);
         if (a->out_dtype != TESS_F64) {
             cuda_store_f32(a->out_dtype, (int)a->vector, a->out, base, 0, to, x);
             return;

@@ -74,10 +74,10 @@ plain() {
 
 TOY=none "$matrix" --list | grep '^comm=' | grep -Ev 'comm=fault|hybrid[a-z_]*:3.*,W=6|,W=[58],' |
   awk -v every="${MODEL_CELLS:-3}" '{ w = /,W=6,/; n[w]++ } n[w] % (every * (w && every > 1 ? 4 : 1)) == 0' |
-  sed -E 's/,([a-zA-Z]+)=/|\1=/g' >cells
+  sed -E 's/,([a-zA-Z]+)=/|\1=/g; s/[|](compute=)/,\1/' >cells
 [ "$(wc -l <cells)" -ge 30 ] || fail "too few cells: $(wc -l <cells)"
 m=0 n=0
-while IFS='|' read -r comm offload _ wrap strategy activations W accum _ _ _ _ prefetch deterministic copy strict; do
+while IFS='|' read -r comm offload _ wrap strategy activations W accum _ _ _ _ prefetch deterministic copy strict _; do
   m=$((m == 2 ? 0 : m + 1)) W=${W#*=} deterministic=${deterministic#*=} wrap=${wrap#*=} activations=${activations#*=} sync=each
   [[ $accum != *end ]] || sync=end
   computed

@@ -125,6 +125,8 @@ one_line out 'equal: 2 steps, 1 to 2'
 rm -f own
 expect 0 env TESSERA_REPLAY=8 TESSERA_REPLAY_FROM=run/step-000006 TESSERA_REPLAY_LEDGER=own "$TESSERA" train $longer -n 2 --ledger ledger --json=none.json
 [ "$(steps own)" = 2 ] && [ ! -e none.json ] || fail "TESSERA_REPLAY: $(cat own)"
+expect 0 env TESSERA_REPLAY=8 TESSERA_REPLAY_SAVE=saved TESSERA_REPLAY_LEDGER=own2 "$TESSERA" train $longer -n 2 --ledger ledger
+[ "$(ls saved | grep -c '^step-0*8$')" = 1 ] || fail "TESSERA_REPLAY_SAVE: $(ls saved)"
 cmp ledger kept && diff -r run kept.run || fail "a replay changed the run"
 [ -z "$(find "${TMPDIR:-/tmp}" -maxdepth 1 -name 'tessera-replay-*' -user "$(id -u)" -newer kept)" ] || fail "left: $(ls -d /tmp/tessera-replay-*)"
 expect 0 "$TESSERA" replay ledger --step 2 --json -- $again -n 4

@@ -18,6 +18,7 @@ Train names the checkpoint it goes on from before it has an engine: disk_real is
 Launch starts the key-value server, which in a program without a launcher rank 0 starts: kv_server_catch_up kv_server_closing kv_server_connected kv_server_culprit kv_server_fits kv_server_joined kv_server_rank_ended kv_server_ready kv_server_silent kv_server_start kv_server_stop local_path secret_read seconds_option wire_is_loopback wire_route
 A mesh is read by one parser, the core's: mesh_parse
 Ranks are counted, and their threads chosen, before tess_open; a benchmark of blocks meets without it: control_close control_exchange control_open world_from_env
+Plan says what the last run of a program held that no plan has: last_run_find
 Plan and tune read the plan, instruction by instruction, to print and to simulate it: advice_of category_name change_text ledger_programs matrices_balance model_check_homes pass_name plan_of plugin_list point_name program_text selection_of saves_selectively shard_grad_bytes span_is_wait span_op span_unit stated_bytes states_of track_name
 LIST
 for room in train train_data plan tune launch report machine; do

@@ -102,7 +102,7 @@ static void test_public__bad_options_are_named(void **state) {
     refused((tess_options){ .settings = slip, .n_settings = 1 }, "'acum' is an option of neither");
     refused((tess_options){ .settings = slip, .n_settings = 1 }, "TESSERA_ACCUM?");
     refused((tess_options){ .settings = bad_key, .n_settings = 1 }, "the key 'no key'");
-    refused((tess_options){ .flags = 64 }, "unknown flags 0x40");
+    refused((tess_options){ .flags = 128 }, "unknown flags 0x80");
     refused((tess_options){ .optimizer = "own", .own_states = 3 }, "own_states is 3");
 }
 
