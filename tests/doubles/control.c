@@ -170,6 +170,8 @@ void double__endless(int by) {
 
 __attribute__((destructor)) static void at_exit(void) {
     int leaks = 0;
+    if (!atomic_load(&endless)) /* after a failure nobody waits for what they give back */
+        double__streams_wait();
     write_log();
     for (int i = 0; i < KINDS && kinds[i].kind; i++)
         if (kinds[i].live) {

@@ -107,6 +107,7 @@ int double__stream_priority(const double_stream *);
 /** From now on work of this stream has this priority. */
 void double__stream_prefer(double_stream *, int priority);
 void double__stream_end(double_stream *); /* the thread ends when its queue is empty */
+void double__streams_wait(void);          /* for destroyed streams' queues, for 2 s at most */
 int double__stream_known(const double_stream *);
 int double__stream_device(const double_stream *);
 /** Puts work at the end of the queue; `data` is copied, at most DOUBLE_WORK_BYTES. */

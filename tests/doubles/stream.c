@@ -81,6 +81,8 @@ static void old_work(work *w) {
 
 /* ---- streams ------------------------------------------------------------------------------------ */
 
+static int n_ending; /* destroyed, with work in their queues */
+
 static void unuse_stream(double_stream *s) {
     if (s && --s->users == 0) {
         double__clock_end(s->clock, s->queued);
@@ -172,6 +174,8 @@ static void *run_stream(void *arg) {
         pthread_cond_broadcast(&progress);
     }
     unuse_stream(s);
+    n_ending--;
+    pthread_cond_broadcast(&progress);
     pthread_mutex_unlock(&lock);
     return NULL;
 }
@@ -216,10 +220,21 @@ void double__stream_end(double_stream *s) {
             break;
         }
     s->ending = 1;
+    n_ending++;
     pthread_cond_signal(&s->more);
     unuse_stream(s);
     pthread_mutex_unlock(&lock);
     double__live("streams", -1);
+}
+
+void double__streams_wait(void) {
+    struct timespec late;
+    clock_gettime(CLOCK_REALTIME, &late);
+    late.tv_sec += 2;
+    pthread_mutex_lock(&lock);
+    while (n_ending > 0 && pthread_cond_timedwait(&progress, &lock, &late) == 0)
+        ;
+    pthread_mutex_unlock(&lock);
 }
 
 double_stream *double__null_stream(int device) {

@@ -64,6 +64,8 @@ declare -A cases=(
   [options.strict]="same options.strict=1"
   [options.checkpoint]="moves options.checkpoint=1"
   [options.recover]="moves options.recover=1 options.mirror=2"
+  [options.audit]="more options.audit=1/1 block.flags=8"
+  [options.on_audit]="same options.on_audit=recover"
   [options.microbatches]="moves options.microbatches=8"
   [options.mirror]="moves options.recover=1 options.mirror=2"
   [block.flags]="more block.flags=1 options.activations=recompute"
