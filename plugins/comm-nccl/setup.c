@@ -62,6 +62,13 @@ static tess_status await_founding(const tess_comm *c, struct founding *w, int64_
     return TESS_OK;
 }
 
+/* A peer that is gone ends the call soon, and then nothing is left behind. */
+static void await_end(const struct founding *w) {
+    enum { GRACE_NS = 200000000, NAP_NS = 500000 };
+    for (int64_t late_ns = kit_now_ns() + GRACE_NS; atomic_load(&w->state) == FOUNDING && kit_now_ns() < late_ns;)
+        kit_nap(NAP_NS);
+}
+
 static tess_status found_or_leave(tess_comm *c, struct founding *w, int64_t late_ns, tess_error *f) {
     pthread_t thread;
     int expected = FOUNDING;
@@ -71,6 +78,8 @@ static tess_status found_or_leave(tess_comm *c, struct founding *w, int64_t late
         return s;
     }
     s = await_founding(c, w, late_ns, f);
+    if (s)
+        await_end(w);
     if (s && atomic_compare_exchange_strong(&w->state, &expected, GIVEN_UP)) {
         pthread_detach(thread);
         return s;
