@@ -14,8 +14,12 @@ TESS_FN uint32_t cuda_block_most(uint32_t most) { /* of all lanes; a register is
     }
     return most;
 }
+TESS_FN void cuda_block_meet(void) {
+    __syncwarp();
+}
 #else
 enum { CUDA_BLOCK_E = TESS_Q8_BLOCK };
+TESS_FN void cuda_block_meet(void) {}
 TESS_FN uint32_t cuda_block_most(uint32_t most) {
     return most;
 }
@@ -72,6 +76,7 @@ TESS_FN void cuda_block_store(const cuda_sum *a, uint64_t block, uint32_t lane, 
         uint8_t q[CUDA_BLOCK_E];
         char *out = (char *)a->out + block * TESS_Q8_BYTES;
         float scale = cuda_block_pack(a->out_dtype, x, q);
+        cuda_block_meet(); /* all lanes have read the scale of a block that is added to, or summed in place */
         if (lane == 0)
             *(float *)out = scale;
         CUDA_UNROLL for (int l = 0; l < CUDA_BLOCK_E; l++) * (uint8_t *)(out + 4 + lane * CUDA_BLOCK_E + l) = q[l];

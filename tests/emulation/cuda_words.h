@@ -15,6 +15,7 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__ static __attribute__((section("emulated_shared")))
 #define __syncthreads() emulated_barrier()
+#define __syncwarp() emulated_warp_barrier()
 
 template <class T>
 static inline T __ldcg(const T *at) {

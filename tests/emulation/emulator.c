@@ -28,6 +28,7 @@ typedef struct {
     void (*work)(void *const lanes[WARP]);
     const void *bottom;
     size_t bytes;
+    char met; /* a warp's first one: what ThreadSanitizer knows its barriers by */
 } strand;
 
 static strand home, strands[THREADS], *now = &home;
@@ -149,6 +150,17 @@ void emulated_together(void (*work)(void *const lanes[WARP]), void *mine) {
     work(lanes);
     for (unsigned i = 0; i < WARP; i++)
         warp[i].state = READY;
+}
+
+static void nothing(void *const lanes[WARP]) {
+    (void)lanes;
+}
+
+void emulated_warp_barrier(void) {
+    char *met = &strands[now->index / WARP * WARP].met;
+    release(met);
+    emulated_together(nothing, NULL);
+    acquire(met);
 }
 
 /* ---- blocks --------------------------------------------------------------------------------------- */

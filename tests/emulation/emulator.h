@@ -40,6 +40,8 @@ extern emulated_index threadIdx, blockIdx, blockDim, gridDim;
 void emulated_barrier(void);
 /** Waits for the warp. The last lane then runs `work` with the arguments of all 32. */
 void emulated_together(void (*work)(void *const lanes[32]), void *mine);
+/** Waits for all lanes of the warp. */
+void emulated_warp_barrier(void);
 int emulated_is_late(void);
 void emulated_refuse(const char *what) __attribute__((noreturn));
 /** A function of its own, so that no compiler takes the answer from the pointer's type. */
