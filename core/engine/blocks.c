@@ -79,7 +79,7 @@ static tess_status check_run(const tess *t, const tess_run_options *o) {
 
 static tess_status run_audit(tess *t, const tess__instr *in) {
     tess__mark begin = tess__tracing_mark(t, in);
-    TRY(in->op == TESS__AUDIT ? tess__audit_run(t, in) : tess__audit_send(t, in));
+    TRY(t->hooks->audit_instr(t, in));
     tess__tracing_instr(t, in, begin);
     return TESS_OK;
 }

@@ -54,7 +54,7 @@ static tess_status check_copies(const tess *t) {
 static tess_status make_plan(tess *t) {
     TRY(tess__check_activations(t));
     TRY(tess__check_overwrite(&t->plan));
-    TRY(tess__audit_check(t));
+    TRY(t->hooks->audit_check(t));
     tess_status s = tess__plan_make(&t->plan);
     int planned = t->plan.layout.n_units > 0; /* not where no choice of units fits (wrap=auto) */
     if ((!s || s == TESS_E_BUDGET) && planned)

@@ -100,6 +100,9 @@ typedef struct { /* functions of the rooms above, which the engine calls and doe
     tess_status (*digest_instr)(tess *, const tess__instr *); /* in detail: after each, and after the program's code */
     tess_status (*digest_event)(tess *, const tess__event *);
     void (*end_digests)(tess *);
+    /* [C] Audits: an AUDIT_SEND or an AUDIT; before the first step, whether they can be done here. */
+    tess_status (*audit_instr)(tess *, const tess__instr *);
+    tess_status (*audit_check)(const tess *);
 } tess__hooks;
 
 struct tess {
@@ -253,10 +256,6 @@ int tess__device_clips(const tess *t);
 tess_status tess__run_planned(tess *, const tess__instr *, const void *send, void *recv, int scratch,
                               const char *doing);
 
-/** audit.c: a block's inputs go to all ranks; another makes the same of them, and all compare. */
-tess_status tess__audit_send(tess *, const tess__instr *);
-tess_status tess__audit_run(tess *, const tess__instr *);
-tess_status tess__audit_check(const tess *); /* whether it can be done here; says which blocks are left out */
 /** block_call.c: what all calls of a block in the running pass have alike. */
 tess_block_call tess__block_call_of(const tess *, int32_t block);
 static inline void tess__pass_over(tess *t, int train) {

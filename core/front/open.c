@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* tess_open: an engine that recovers, saves and writes a ledger of digests. */
 #include "group/group.h"
+#include "proof/audit.h"
 #include "proof/proof.h"
 #include "recovery/image.h"
 #include "recovery/smaller.h"
@@ -31,6 +32,8 @@ static const tess__hooks hooks = {
     .digest_instr = tess__proof_instr,
     .digest_event = tess__proof_event,
     .end_digests = tess__proof_end,
+    .audit_instr = tess__audit_instr,
+    .audit_check = tess__audit_check,
 };
 
 tess_status tess_group_open(const tess_options *options, tess_group **out) {

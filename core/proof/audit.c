@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Audits (TESSERA_AUDIT=1/K): what a rank makes of a block is made again by another rank, and digests are compared. All
  * ranks have all digests, so they come to one verdict without a further word. */
-#include "state.h"
+#include "audit.h"
 
 #include "base/log.h"
 #include "base/status.h"
@@ -157,7 +157,7 @@ static void compare_input(const audit *a) {
         t->audit.changed = t->audit.inputs[a->block] != digest_input(a);
 }
 
-tess_status tess__audit_send(tess *t, const tess__instr *in) {
+static tess_status send_inputs(tess *t, const tess__instr *in) {
     audit a = audit_of(t, in);
     compare_input(&a);
     if (!is_due(t, a.block, a.backward))
@@ -397,7 +397,7 @@ static tess_status judge(const audit *a, found *all) {
 
 /* ---- one audit ------------------------------------------------------------------------------------- */
 
-tess_status tess__audit_run(tess *t, const tess__instr *in) {
+static tess_status run_audit(tess *t, const tess__instr *in) {
     audit a = audit_of(t, in);
     int32_t rank = t->comms.world.rank;
     if (!is_due(t, a.block, a.backward))
@@ -410,6 +410,10 @@ tess_status tess__audit_run(tess *t, const tess__instr *in) {
     TRY(again(&a, (rank + a.ranks - a.shift) % a.ranks, all[rank].again));
     TRY(exchange(&a, all, 0, "the digests of an audit"));
     return judge(&a, all);
+}
+
+tess_status tess__audit_instr(tess *t, const tess__instr *in) {
+    return in->op == TESS__AUDIT ? run_audit(t, in) : send_inputs(t, in);
 }
 
 /* ---- before the first step ------------------------------------------------------------------------- */
