@@ -172,15 +172,15 @@ typedef struct {
     tess__program *p, *lent;
     tess__buffer **order; /* the STEP buffers */
     int32_t n;
-    uint64_t align[3]; /* by domain, as the next ones: step arenas are of device and host */
-    uint64_t most[3], best[3];
-    int32_t fullest[3]; /* the instruction at which `most` is alive */
+    uint64_t align[TESS__DOMAINS]; /* by domain, as the next ones: step arenas are of device and host */
+    uint64_t most[TESS__DOMAINS], best[TESS__DOMAINS];
+    int32_t fullest[TESS__DOMAINS]; /* the instruction at which `most` is alive */
     placed_list list;
 } placing;
 
 /* Finds the most of the step arenas that is alive at once, and where. No placement takes less. */
 static void find_most_alive(placing *x) {
-    uint64_t now[3] = { 0 };
+    uint64_t now[TESS__DOMAINS] = { 0 };
     for (int32_t i = 0; i < x->lent->n_buffers; i++)
         now[x->lent->buffers[i].domain] += x->lent->buffers[i].arena == TESS__STEP ? x->lent->buffers[i].bytes : 0;
     memcpy(x->most, now, sizeof now);
