@@ -71,7 +71,7 @@ static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first, flo
     const tess__setup *s = &x->memory->plan->setup;
     const tess_grain *g = &x->group->step;
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
-    p->master = at_value(x, TESS__MASTER, TESS_F32, first);
+    p->master = (float *)tess__master_address(x->memory, x->index) + first;
     p->grad = p->phase == TESS_PHASE_AFTER ? NULL : gradient(x, first, p->elems, room);
     p->update = x->update ? x->update + first : NULL;
     for (uint32_t k = 0; k < g->n_states; k++)
