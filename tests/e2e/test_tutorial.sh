@@ -76,6 +76,13 @@ for ranks in 1 2; do
     --groups '*:lr=0.002,schedule=wsd,warmup=3,min-lr=0.001,weight-decay=0'
   [ "$(value params_digest)" = "$whole" ] || fail "$ranks ranks: a group of all parameters is not the run"
 done
+# Biases and normalisations decay only in a group that says so.
+expect 0 "$TESSERA" "${tiny[@]}" --steps 4 --weight-decay 0.5
+whole=$(value params_digest)
+expect 0 "$TESSERA" "${tiny[@]}" --steps 4 --weight-decay 0.5 --groups '*:lr=0.002'
+[ "$(value params_digest)" = "$whole" ] || fail "a group decays what the run does not"
+expect 0 "$TESSERA" "${tiny[@]}" --steps 4 --groups '*:weight-decay=0.5'
+[ "$(value params_digest)" != "$whole" ] || fail "a group's decay leaves vectors out"
 # A rate of 0 leaves parameters as they are, as frozen ones.
 expect 0 "$TESSERA" "${tiny[@]}" --steps 4 --clip 0 --freeze 'h.0.*,embed.wpe.*'
 whole=$(value params_digest)
