@@ -48,8 +48,8 @@ static void test_shm_group__pieces_begin_on_pages_and_large_ones_on_huge_pages(v
                   { HUGE_PAGE + 1, 4 * HUGE_PAGE, 8 * HUGE_PAGE, HUGE_PAGE + 4096, 4 * HUGE_PAGE } };
     struct shm_group *g = made(0, 2);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct shm_region r;
-        uint64_t offset;
+        struct shm_region r = { 0, 0 };
+        uint64_t offset = 0;
         char *at = piece(g, cases[i].bytes, cases[i].align);
         assert_int_equal((uintptr_t)at % cases[i].address, 0);
         assert_true(shm_arena_find(g, at, 1, &r, &offset));
@@ -97,7 +97,7 @@ static void test_shm_group__a_file_ends_where_the_limit_says(void **state) {
     struct shm_group *g = made(0, 1);
     tess_error e = { .struct_size = sizeof e };
     void *at = NULL;
-    uint64_t offset;
+    uint64_t offset = 0;
     getrlimit(RLIMIT_FSIZE, &before);
     less = before;
     less.rlim_cur = 3 * 4096;
@@ -156,8 +156,8 @@ static void test_shm_group__what_another_rank_says_is_checked_against_its_file(v
     (void)state;
     struct shm_group *g = made(0, 2), *p = peer_of(g);
     char *at = piece(g, 8192, 1);
-    struct shm_region r;
-    uint64_t offset;
+    struct shm_region r = { 0, 0 };
+    uint64_t offset = 0;
     for (int i = 0; i < 8192; i++)
         at[i] = (char)(i * 7);
     assert_true(shm_arena_find(g, at, 8192, &r, &offset));
