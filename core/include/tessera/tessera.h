@@ -58,8 +58,8 @@ typedef struct { /* one option by its name in docs/variables.md: { "timeout", "3
     const char *key, *value;
 } tess_setting;
 /** Plans this program with other settings, for advice on a plan that is over its budget: opens an engine with plan_only
- * and `settings`, declares, calls tess_shard, and writes planned_peak_bytes of tess_stats (inspect.h) to `bytes`. "ranks"
- * may be among the settings. `seconds` of a step stays -1 when it is not known. A failure means that these settings cannot
+ * and `settings`, declares, calls tess_shard, and writes planned_peak_bytes of tess_stats (inspect.h) to `bytes`, with
+ * planned_disk_peak_bytes in bytes[0]. "ranks" may be among the settings. `seconds` of a step stays -1 when it is not known. A failure means that these settings cannot
  * be had. */
 typedef tess_status (*tess_plan_fn)(void *user, const tess_setting *settings, uint32_t n, uint64_t bytes[3],
                                     double *seconds);
