@@ -58,9 +58,10 @@ times() {
 # ---- counts: what a longer run has more than a shorter one ----
 
 counted() { # MODEL STEPS OPTION…: instructions of all ranks
+  # shellcheck disable=SC2086
   rm -f ledger
   valgrind --trace-children=yes --tool=cachegrind --cache-sim=no --cachegrind-out-file=out.%p "$build/tessera" train ${models[$1]} \
-    --steps "$2" --quiet --sample 0 "${@:3}" 2>&1 >/dev/null | sed -n 's/.* I *refs: *//p' | tr -d , | awk '{ s += $1 } END { printf "%.0f\n", s }'
+    --steps "$2" --quiet "${@:3}" 2>&1 >/dev/null | sed -n 's/.* I *refs: *//p' | tr -d , | awk '{ s += $1 } END { printf "%.0f\n", s }'
 }
 per_step() { # SHORT LONG MODEL OPTION…
   local short long
@@ -72,7 +73,8 @@ row() { # MODEL WHAT BEFORE NOW
 }
 counts() {
   local model plain
-  for model in "${@:-mnist convbn gpt gpt2 llama}"; do
+  [ $# -gt 0 ] || set -- mnist convbn gpt gpt2 llama
+  for model in "$@"; do
     plain=$(per_step 2 6 $model)
     row $model ledger "$plain" "$(per_step 2 6 $model --ledger ledger)"
     row $model "at rest" "$plain" "$(per_step 2 6 $model --at-rest-digests)"
