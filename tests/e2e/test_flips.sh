@@ -42,6 +42,7 @@ in_cell() {
 }
 in_cell 1 "rest late grads"
 in_cell 2 "rest late late grads"
+in_cell 2 "late late late late late" FLIPS_BLOCKS=1 # nothing but the step reads the states
 in_cell 2 "rest micro grads" TESSERA_ACCUM=2
 in_cell 2 "micro" TESSERA_ACCUM=2 TESSERA_SYNC=end
 in_cell 2 "rest grads" TESSERA_OFFLOAD=cpu TESSERA_COMM=shm
