@@ -5,8 +5,7 @@
 # Bits flip in running ranks, from outside, with audits (1/1), digests at rest and a checkpoint of every step. Each draw has
 # another place (parameters, copies, states, statistics and gradients at rest, gathered copies, inputs, activations, outputs,
 # gradients in a block, images), ranks (2 to 4), strategy, offload, units, precision and comm. A flip that changes a result is found before
-# its step is saved: the run starts again, or goes back to images, and ends with the undisturbed digest. Nothing is found where
-# nothing changed. Then with 1/8: of flips in every block call of eight passes those are found whose turn it is, an eighth.
+# its step is saved: the run starts again, or goes back to images, and ends with the undisturbed digest. Then with 1/8: of flips in every block call of eight passes those are found whose turn it is, an eighth.
 # COUNT: draws (15); SHARE: every so many-th of the 80 calls (10); SEED. test_flips_all_slow has 200 draws and all calls.
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
