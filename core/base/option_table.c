@@ -13,7 +13,7 @@ const tess__option tess__option_table[] = {
     /* what a run is made of; "ranks" is in what tess_plan_fn is to plan with */
     { "ranks", INT, NULL, NULL, "how many ranks to start or to plan for" },
     { "comm", TEXT, "auto", NULL, "communication plugin, NAME[:ARGS] or PATH[:ARGS]" },
-    { "offload", TEXT, "none", NULL, "offload plugin, NAME[:ARGS] or PATH[:ARGS]" },
+    { "offload", TEXT, "none", NULL, "offload plugin, NAME[:ARGS] or PATH[:ARGS]; several joined by +" },
     { "precision", TEXT, "fp32", NULL, "precision plugin, NAME[:ARGS] or PATH[:ARGS]" },
     { "wrap", TEXT, "scopes", NULL, "scopes, none, size:N, module:PATTERN,…, auto:BYTES, a plugin" },
     { "strategy", TEXT, "full", NULL, "full, grad_op, none, hybrid:K or hybrid_grad_op:K" },

@@ -88,7 +88,7 @@ void tess__control_doing(tess__control *, const char *text);
  * first cause is known, at most a second and two heartbeats later: ask tess__control_cause for it, it may be another
  * rank's. A report that can be the echo of another rank's death (PEER, ABORTED, TIMEOUT) becomes the cause only when no
  * death is seen within 300 ms and every rank has answered the server since. Of several the earliest in the chain of who
- * lost whom counts. */
+ * lost whom counts. TESS_E_LOST: this rank ends itself behind the call, and counts as lost for that reason. */
 void tess__control_report(tess__control *, tess_status status, int32_t lost, const char *message);
 
 /* The server, for `tessera run`. */
@@ -123,6 +123,8 @@ int32_t tess__kv_server_silent(tess__kv_server *, int32_t rank);
 int32_t tess__kv_server_connected(tess__kv_server *);
 /** The first cause: its rank, or -1 while all is well. */
 int32_t tess__kv_server_culprit(tess__kv_server *);
+/** 1, and why, when that rank is the first cause and has said itself that it ends as a lost one. */
+int32_t tess__kv_server_last_word(tess__kv_server *, int32_t rank, char *out, size_t n);
 /** The name of the server's thread, in the launcher or in rank 0. */
 #define TESS__KV_SERVER_THREAD "tess-kv-server"
 

@@ -83,9 +83,20 @@ static void note_echo(tess__kv_server *server, int32_t rank, const tess__message
     describe_rank(server, r->echo, rank, "failed", why);
 }
 
+/* It counts as lost from now on, so that the others go on without it; its end is no second cause. */
+static void take_last_word(tess__kv_server *server, int32_t rank, const char *why) {
+    suspect_rank(server, TESS__KV_DEATH, rank, "was lost", why, 0);
+    if (!server->cause.settled && server->cause.rank == rank)
+        snprintf(server->cause.last_word, sizeof server->cause.last_word, "%s", why);
+}
+
 void tess__kv_report(tess__kv_server *server, int32_t rank, const tess__message *in) {
     char why[TESS__WIRE_TEXT_MAX];
     copy_text(why, sizeof why, in->value, in->value_bytes);
+    if (in->arg == TESS_E_LOST) {
+        take_last_word(server, rank, why);
+        return;
+    }
     int echo = in->arg == TESS_E_PEER || in->arg == TESS_E_ABORTED || in->arg == TESS_E_TIMEOUT;
     /* The rank that says so has found the silence itself; the others see only that this one left. */
     int silence = echo && strstr(why, "cannot be reached") != NULL;
@@ -143,7 +154,8 @@ static void take_ended(tess__kv_server *server, const tess__kv_ended *news) {
              atomic_load(&server->joined[news->rank]) ? "" : " before it joined the others");
     if ((news->orderly && r->departed) || r->echoed)
         return;
-    if (!cause->settled && cause->strength == TESS__KV_DEATH && cause->rank == news->rank && !cause->reported) {
+    if (!cause->settled && cause->strength == TESS__KV_DEATH && cause->rank == news->rank && !cause->reported &&
+        !*cause->last_word) {
         describe_rank(server, cause->text, news->rank, "was lost", r->ended_why);
         cause->deadline_ns = 0;
     }

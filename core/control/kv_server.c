@@ -527,6 +527,14 @@ int32_t tess__kv_server_culprit(tess__kv_server *server) {
     return place < 0 ? place : first;
 }
 
+int32_t tess__kv_server_last_word(tess__kv_server *server, int32_t rank, char *out, size_t n) {
+    int32_t place = tess__kv_place(server, rank);
+    if (place < 0 || atomic_load(&server->culprit) != place || !*server->cause.last_word) /* settled: it stays */
+        return 0;
+    snprintf(out, n, "%s", server->cause.last_word);
+    return 1;
+}
+
 int32_t tess__kv_server_ready(tess__kv_server *server) {
     return atomic_load(&server->mirrored);
 }

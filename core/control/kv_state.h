@@ -68,6 +68,7 @@ typedef struct {
     int32_t rank;
     int64_t deadline_ns, asked_ns; /* when it becomes final; when all ranks were asked whether they are there */
     char text[TESS__WIRE_TEXT_MAX];
+    char last_word[TESS__WIRE_TEXT_MAX]; /* of a rank that ends itself; else "" */
 } tess__kv_cause;
 
 typedef struct tess__kv_ended { /* rank_ended, on its way to the thread */

@@ -17,7 +17,7 @@ enum {                       /* to the server */
        TESS__WIRE_CANCEL,    /* id of a GET that nobody waits for any more */
        TESS__WIRE_EXCHANGE,  /* id; arg: of how many ranks, whose numbers begin the value; 0: of all */
        TESS__WIRE_DOING,     /* value: text */
-       TESS__WIRE_REPORT,    /* arg: status; id: 1 + the rank that it lost, 0 none; value: text */
+       TESS__WIRE_REPORT,    /* arg: status, LOST: it ends itself; id: 1 + the rank that it lost, 0 none; value: text */
        TESS__WIRE_GOODBYE,   /* answered with GOODBYE; arg 1: the connection stays open for BACK */
        TESS__WIRE_BEAT,      /* answered with BEAT; with an id it is the answer to the server's, which has that id */
        /* from the server */

@@ -2,8 +2,10 @@
 /* An engine keeps its first error. It is set here, named, and told to the other ranks. */
 #include "state.h"
 
+#include "base/log.h"
 #include "base/status.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,9 +29,20 @@ static int may_be_echo(tess_status s) {
     return s == TESS_E_ABORTED || s == TESS_E_PEER || s == TESS_E_TIMEOUT;
 }
 
+/* A rank whose store fails ends as a lost one does when images are there: the launcher replaces those alone. The
+ * process in its place has a store of its own. */
+static void end_without_store(tess *t, tess_status status) {
+    if (!t->mirror.ready || t->comms.world.nranks == 1 || may_be_echo(status) || !atomic_load(&t->memory.store.failed))
+        return;
+    tess__log(TESS_LOG_ERROR, "%s: rank %d ends, and the others go on from images (TESSERA_MIRROR)", tess_last_error(),
+              t->comms.world.rank);
+    raise(SIGKILL);
+}
+
 tess_status tess__engine_fail(tess *t, tess_status status) {
     if (t->error)
         return tess__fail(t->error, "%s", t->message);
+    end_without_store(t, status);
     int lost = 0;
     char own[sizeof t->message];
     snprintf(own, sizeof own, "%s", tess_last_error());

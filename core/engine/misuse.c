@@ -54,7 +54,19 @@ tess_status tess__check_backward(const tess *t) {
 
 /* ---- the step's options ---- */
 
+static tess_status check_group_rates(const tess_optimizer_options *o) {
+    if (!o->groups)
+        return tess__fail(TESS_E_INVALID, "tess_step: group_lr is set, but groups is null");
+    for (int32_t i = 0; i < o->n_groups; i++)
+        if (!isfinite(o->group_lr[i]) || o->group_lr[i] < 0)
+            return tess__fail(TESS_E_INVALID, "tess_step: group_lr[%d] is %g, expected a finite number from 0 up", i,
+                              (double)o->group_lr[i]);
+    return TESS_OK;
+}
+
 static tess_status check_rate(tess *t, const tess_optimizer_options *o) {
+    if (o->group_lr)
+        return check_group_rates(o);
     if (!isfinite(o->lr) || o->lr < 0)
         return tess__fail(TESS_E_INVALID, "tess_step: lr is %g, expected a finite number from 0 up", (double)o->lr);
     if (o->lr > 0)
@@ -100,28 +112,29 @@ static void say_step(const tess_optimizer_options *o, uint64_t step, char *out, 
     for (int32_t i = 0; o->groups && i < o->n_groups && at < n; i++)
         if (o->groups[i].weight_decay != 0)
             at += (size_t)snprintf(out + at, n - at, ", weight_decay %g", (double)o->groups[i].weight_decay);
+    for (int32_t i = 0; o->group_lr && i < o->n_groups && at < n; i++)
+        at += (size_t)snprintf(out + at, n - at, ", group_lr %.9g", (double)o->group_lr[i]);
+}
+
+static uint64_t hash_floats(uint64_t h, const float *values, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        h = tess__hash_u64(h, bits);
+    }
+    return h;
 }
 
 /* All ranks step alike: the tags of all later collectives depend on the options, and a difference is named there. */
 static void remember_step(tess *t, const tess_optimizer_options *o) {
     const float values[] = { o->lr, o->beta1, o->beta2, o->eps, o->rho, o->momentum, o->grad_scale, o->clip_norm };
-    uint64_t h = tess__hash_u64(t->comms.common, o->step);
-    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
-        union {
-            float value;
-            uint32_t bits;
-        } u = { values[i] };
-        h = tess__hash_u64(h, u.bits);
-    }
-    for (int32_t i = 0; o->groups && i < o->n_groups; i++) {
-        union {
-            float value[2];
-            uint64_t bits;
-        } u = { { o->groups[i].weight_decay, o->groups[i].lr_scale } };
-        h = tess__hash_u64(h, u.bits);
-    }
+    uint64_t h = hash_floats(tess__hash_u64(t->comms.common, o->step), values, sizeof values / sizeof values[0]);
+    for (int32_t i = 0; o->groups && i < o->n_groups; i++)
+        h = hash_floats(h, (float[]){ o->groups[i].weight_decay, o->groups[i].lr_scale }, 2);
+    h = hash_floats(h, o->group_lr, o->group_lr ? (size_t)o->n_groups : 0);
     t->comms.common = h;
-    say_step(o, o->step ? o->step : t->step.steps_done + 1, t->comms.common_text, sizeof t->comms.common_text);
+    if (t->comms.world.nranks > 1) /* one rank has no other to differ from */
+        say_step(o, o->step ? o->step : t->step.steps_done + 1, t->comms.common_text, sizeof t->comms.common_text);
 }
 
 tess_status tess__check_step_options(tess *t, const tess_optimizer_options *o) {

@@ -13,7 +13,8 @@
 #include <sys/mman.h>
 
 /* Asks the program's own planner, in the words of tessera.h. */
-static tess_status plan_alternative(void *user, const tess__option_set *c, uint64_t bytes[3], double *seconds) {
+static tess_status plan_alternative(void *user, const tess__option_set *c, uint64_t bytes[TESS__DOMAINS],
+                                    double *seconds) {
     const tess *t = user;
     const tess_options *o = &t->settings.options;
     tess_setting settings[TESS__MOST_SETTINGS];
@@ -21,6 +22,7 @@ static tess_status plan_alternative(void *user, const tess__option_set *c, uint6
         settings[i] = (tess_setting){ c->set[i].key, c->set[i].value };
     tess__given_use(t->settings.callers);
     tess_status s = o->plan_alternative(o->plan_user, settings, (uint32_t)c->n, bytes, seconds);
+    bytes[TESS_DOMAIN_DISK] = bytes[0];
     tess__given_use(&t->settings.given);
     return s;
 }

@@ -4,11 +4,13 @@
 
 #include "base/status.h"
 
-/* Where a gather reads, and in which dtype: the shard's low-precision copy, or the masters. */
-static const void *gather_source(const tess *t, int32_t g, uint32_t *dtype) {
+/* Where a gather reads, and in which dtype: the shard's low-precision copy, or the masters, which may have to come
+ * first. */
+static tess_status gather_source(tess *t, int32_t g, const void **out, uint32_t *dtype) {
     const tess__group *group = &t->plan.layout.groups[g];
     *dtype = group->low_copy ? group->compute : group->master;
-    return tess__address_of(t, group->low_copy ? TESS__LOW_COPY : TESS__MASTER, g);
+    *out = group->low_copy ? tess__address_of(t, TESS__LOW_COPY, g) : tess__master_address(&t->memory, g);
+    return tess__param_fetch(t, g);
 }
 
 const tess_rounding *tess__rounding_of(const tess *t, int32_t g, uint64_t first, uint32_t draw, tess_rounding *room) {
@@ -71,16 +73,17 @@ tess_status tess__widen(tess *t, int32_t g, tess__executor *on) {
 }
 
 tess_status tess__shard_to_slot(tess *t, int32_t g, tess__executor *on) {
-    uint32_t dtype;
-    const void *from = gather_source(t, g, &dtype);
-    if (t->memory.booked[TESS__FETCHED][g]) /* it was cast on its way to the device */
-        from = tess__address_of(t, TESS__FETCHED, g), dtype = t->plan.layout.groups[g].gather;
+    uint32_t dtype = t->plan.layout.groups[g].gather;
+    const void *from = tess__address_of(t, TESS__FETCHED, g);
+    if (!t->memory.booked[TESS__FETCHED][g]) /* else it was cast on its way to the device */
+        TRY(gather_source(t, g, &from, &dtype));
     return cast_shard(t, g, from, dtype, tess__own_slot(t, g), on);
 }
 
 tess_status tess__shard_fetch(tess *t, int32_t g, tess__executor *on) {
     uint32_t dtype;
-    const void *from = gather_source(t, g, &dtype);
+    const void *from;
+    TRY(gather_source(t, g, &from, &dtype));
     return cast_shard(t, g, from, dtype, tess__address_of(t, TESS__FETCHED, g), on);
 }
 
@@ -271,7 +274,7 @@ tess_status tess__optimize(tess *t, int32_t g, tess__executor *on) {
                       .n_in = 1,
                       .flags = optimize_flags(t, on),
                       .in = in,
-                      .out = tess__address_of(t, TESS__MASTER, g),
+                      .out = tess__master_address(&t->memory, g),
                       .out2 = writes_copy ? tess__address_of(t, TESS__LOW_COPY, g) : NULL,
                       .elems = group->shard_elems,
                       .optimizer = &o };

@@ -231,6 +231,9 @@ static inline int tess__is_beside(const tess__instr *in) { /* handed over: a wai
 }
 /** states.c: runs a STATES_… instruction: a group's states on their way from their store to memory, and back. */
 tess_status tess__states_instr(tess *, const tess__instr *);
+/** Brings the shard of a group's parameters from its store to where a gather reads it; nothing where it rests
+ * elsewhere. Any thread. */
+tess_status tess__param_fetch(tess *, int32_t group);
 /** Waits for what is on its way, whatever becomes of it. */
 void tess__states_forget(tess *);
 /** Refreshes copies whose masters have changed, before anything reads them. */

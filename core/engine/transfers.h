@@ -7,12 +7,12 @@
 typedef struct { /* what is in flight, per group; offload and reload per block */
     tess_request *gather, *reduce;
     uint64_t gather_seq, reduce_seq;
-    int64_t gather_ns, reduce_ns;           /* with a trace: when it was posted */
-    uint64_t fetched, on_host;              /* tickets of up and down; 0: none */
-    uint64_t stepped;                       /* of host */
-    uint64_t offloaded[2], reloaded[2];     /* 0: the saved buffer, 1: the output */
-    tess_request *states[TESS__MAX_STATES]; /* on their way from the store, or to it */
-    int64_t states_ns;                      /* with a trace: when they began */
+    int64_t gather_ns, reduce_ns;               /* with a trace: when it was posted */
+    uint64_t fetched, on_host;                  /* tickets of up and down; 0: none */
+    uint64_t stepped;                           /* of host */
+    uint64_t offloaded[2], reloaded[2];         /* 0: the saved buffer, 1: the output */
+    tess_request *staged[TESS__MAX_STATES + 1]; /* states, and the parameters, on their way from the store, or to it */
+    int64_t staged_ns;                          /* with a trace: when they began */
 } tess__in_flight;
 
 typedef struct {

@@ -49,18 +49,21 @@ static void ask_group(question *q, const tess__layout *l, const tess__setup *s, 
         add_question(q, l, group, TESS_REGION_STATE, (uint32_t)k, g->step.state[k].dtype);
 }
 
-/* A store is for optimizer states, which are fetched for their step, of a device whose memory is the host's. */
+/* A store is for optimizer states, which are fetched for their step, and for shards of parameters, for their gather
+ * too. The device's memory is the host's. */
 static tess_status check_store(const tess__setup *s, const tess_region *r, const tess_placement *p) {
     if (!TESS_CAN(tess_offload_ops, s->offload, store_close))
         return tess__fail(TESS_E_UNSUPPORTED, "offload %s rests a region of unit %d in a store, and offers none",
                           s->offload_name, r->unit);
-    if (r->region != TESS_REGION_STATE)
-        return tess__fail(TESS_E_UNSUPPORTED,
-                          "offload %s rests a region of kind %u in a store, which takes optimizer states alone",
-                          s->offload_name, r->region);
+    if (r->region != TESS_REGION_STATE && r->region != TESS_REGION_MASTER)
+        return tess__fail(
+            TESS_E_UNSUPPORTED,
+            "offload %s rests a region of kind %u in a store, which takes parameters and optimizer states "
+            "alone",
+            s->offload_name, r->region);
     if (!tess__one_memory(s))
         return tess__fail(TESS_E_UNSUPPORTED,
-                          "offload %s: states come from a store to host memory, which this device does not step in: "
+                          "offload %s: what rests in a store comes to host memory, which this device does not step in: "
                           "TESSERA_OFFLOAD=cpu, or TESSERA_DEVICE=cpu",
                           s->offload_name);
     if (p->align & (p->align - 1) || p->align > TESS__STORE_ALIGN_MOST)
@@ -89,6 +92,11 @@ static tess_status take_answer(tess__layout *l, const tess__setup *s, const tess
                        : r->region == TESS_REGION_GRAD ? &g->grad_rest
                                                        : &g->state_rest;
     uint32_t domain = p->rest == TESS_REST_DEVICE ? TESS_DOMAIN_DEVICE : TESS_DOMAIN_HOST;
+    if (r->region == TESS_REGION_MASTER && r->index && rest->stored &&
+        stored) { /* a shard from a store is cast as it comes */
+        g->low_copy = 0;
+        return TESS_OK;
+    }
     if (r->index && (rest->domain != domain || rest->stored != stored))
         return tess__fail(TESS_E_UNSUPPORTED,
                           "the offload plugin parts what belongs together: regions of unit %d rest in two places",

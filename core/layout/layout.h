@@ -21,7 +21,7 @@ enum {                       /* a sharded gradient in the step arena: resident.c
 typedef struct {
     uint32_t domain; /* TESS_DOMAIN_… */
     int pageable;    /* host memory beyond the page-locked budget */
-    int stored;      /* in the offload plugin's store; it comes to host memory, which is its domain, to be stepped */
+    int stored;      /* in the offload plugin's store; it comes to host memory, which is its domain, to be used */
 } tess__rest;
 /* Where the bytes are between steps. */
 static inline uint32_t tess__rest_domain(const tess__rest *r) {

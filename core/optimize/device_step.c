@@ -44,7 +44,7 @@ tess_status tess__step_on_device(const tess__step *step, const tess__memory *mem
         piece.first = own.in_param;
         piece.elems = own.elems;
         tess__piece_settings(step, g, own.in_shard, &piece);
-        piece.master = (float *)tess__address(memory, TESS__MASTER, g) + own.in_shard;
+        piece.master = (float *)tess__master_address(memory, g) + own.in_shard;
         piece.grad = (const float *)tess__address(memory, TESS__SHARD_GRAD, g) + own.in_shard;
         for (uint32_t k = 0; k < group->step.n_states; k++)
             piece.state[k] = (char *)tess__state_address(memory, (int)k, g) +

@@ -71,7 +71,7 @@ static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first, flo
     const tess__setup *s = &x->memory->plan->setup;
     const tess_grain *g = &x->group->step;
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
-    p->master = at_value(x, TESS__MASTER, TESS_F32, first);
+    p->master = (float *)tess__master_address(x->memory, x->index) + first;
     p->grad = p->phase == TESS_PHASE_AFTER ? NULL : gradient(x, first, p->elems, room);
     p->update = x->update ? x->update + first : NULL;
     for (uint32_t k = 0; k < g->n_states; k++)
@@ -169,8 +169,8 @@ tess_status tess__step_pieces(const tess__step *step, const tess__memory *memory
                    .memory = memory,
                    .group = group,
                    .index = g,
-                   .widen = group->grad_shard == TESS_F32 ? NULL : tess__cast_find(group->grad_shard, TESS_F32, 0),
-                   .low = group->low_copy ? tess__cast_find(TESS_F32, group->compute, 0) : NULL,
+                   .widen = group->grad_shard == TESS_F32 ? NULL : tess__cast_find(group->grad_shard, TESS_F32),
+                   .low = group->low_copy ? tess__cast_find(TESS_F32, group->compute) : NULL,
                    .grad_scale = step->kernel.grad_scale,
                    .in_place = phase != TESS_PHASE_WHOLE && tess__updates_in_place(&memory->plan->setup, group),
                    .update = phase == TESS_PHASE_WHOLE ? NULL : update_of(memory, g, phase),

@@ -49,17 +49,17 @@ void tess__segments_of(const tess__step *s, const tess__layout *l, int32_t group
     out->n_segments = (uint32_t)(s->first_segment[group < 0 ? l->n_groups : group + 1] - first);
 }
 
+static float or_else(float value, float fallback) {
+    return value != 0 ? value : fallback;
+}
+
 static void set_segments(tess__step *s, const tess__layout *l, const tess_optimizer_options *o) {
     for (int32_t i = 0; i < s->first_segment[l->n_groups]; i++) {
         tess_optimizer_group of = o->groups ? o->groups[s->segment_group[i]] : (tess_optimizer_group){ 0 };
-        s->segments[i].lr = o->lr * (of.lr_scale != 0 ? of.lr_scale : 1.0f);
+        s->segments[i].lr = o->group_lr ? o->group_lr[s->segment_group[i]] : o->lr * or_else(of.lr_scale, 1);
         s->segments[i].weight_decay = of.weight_decay;
         s->segments[i].momentum = o->momentum;
     }
-}
-
-static float or_else(float value, float fallback) {
-    return value != 0 ? value : fallback;
 }
 
 void tess__step_numbers(tess__step *s, const tess__layout *l, const tess_optimizer_options *o, int64_t *note) {

@@ -15,7 +15,8 @@ static uint8_t of_piece(int piece) {
     return (uint8_t)(piece << TESS__PIECE_SHIFT);
 }
 
-/* Updates travel to all ranks: a shard is rarely of one owner alone, and no plugin sends parts of several lengths. */
+/* Updates travel to all ranks: no plugin sends parts of several lengths, and from four ranks on equal parts are as many
+ * bytes (docs/plugins.md, "What travels"). */
 static tess_status collect(tess__compiler *b, int32_t g, int piece) {
     const tess__group *group = &b->layout->groups[g];
     tess__planned_collective c =

@@ -5,7 +5,8 @@
 #include "emit.h"
 
 static int is_stored(const tess__compiler *b, int32_t g) {
-    return b->layout->groups[g].trainable && b->layout->groups[g].state_rest.stored;
+    const tess__group *group = &b->layout->groups[g];
+    return group->trainable && (group->param_rest.stored || (group->state_rest.stored && group->step.n_states > 0));
 }
 
 /* The next group that is stepped behind `g`, or -1. */
@@ -16,13 +17,26 @@ static int32_t next_stepped(const tess__compiler *b, int32_t g) {
     return -1;
 }
 
+tess_status tess__staged_param(tess__compiler *b, int32_t g) {
+    const tess__group *group = &b->layout->groups[g];
+    uint64_t bytes = group->shard_elems * tess_dtype_bytes(group->master);
+    return group->param_rest.stored ? tess__emit_alloc(b, TESS__STAGED_PARAM, g, TESS_CAT_SHARD_PARAM, group->unit,
+                                                       tess__round_up(bytes, b->layout->store_align), 0)
+                                    : TESS_OK;
+}
+
+static int is_staged(tess__compiler *b, int32_t g) {
+    return *tess__emit_buffer_of(b, TESS__STAGED0, g) >= 0 || *tess__emit_buffer_of(b, TESS__STAGED_PARAM, g) >= 0;
+}
+
 static tess_status fetch(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
-    if (!is_stored(b, g) || *tess__emit_buffer_of(b, TESS__STAGED0, g) >= 0)
+    if (!is_stored(b, g) || is_staged(b, g))
         return TESS_OK;
-    for (int32_t k = 0; k < (int32_t)group->step.n_states; k++)
+    for (int32_t k = 0; group->state_rest.stored && k < (int32_t)group->step.n_states; k++)
         TRY(tess__emit_alloc(b, TESS__STAGED0 + k, g, TESS_CAT_OPTIMIZER, group->unit,
                              tess__round_up(tess__state_bytes(group, k), b->layout->store_align), 0));
+    TRY(tess__staged_param(b, g));
     return tess__emit(b, TESS__STATES_FETCH, g);
 }
 
@@ -50,7 +64,7 @@ tess_status tess__states_end(tess__compiler *b) {
     TRY(tess__emit(b, TESS__STATES_STORE_WAIT, g));
     for (int32_t k = 0; k < (int32_t)b->layout->groups[g].step.n_states; k++)
         TRY(tess__emit_free(b, TESS__STAGED0 + k, g));
-    return TESS_OK;
+    return tess__emit_free(b, TESS__STAGED_PARAM, g);
 }
 
 tess_status tess__states_store(tess__compiler *b, int32_t g) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Emits the way of optimizer states that rest in a store. They come to host memory ahead of their group's step, and
- * behind it they go back. So a group's come while the one before is stepped, and go while the next one is. A compiler
- * whose setup gathers nothing ahead moves one group's at a time, which takes the least memory. */
+/* Emits the way of optimizer states that rest in a store, and of parameters with them. They come to host memory ahead
+ * of their group's step, and behind it they go back. So a group's come while the one before is stepped, and go while
+ * the next one is. A compiler whose setup gathers nothing ahead moves one group's at a time, which takes the least
+ * memory. */
 #ifndef TESS_COMPILE_STATES_H
 #define TESS_COMPILE_STATES_H
 #include "compile.h"
@@ -14,6 +15,8 @@ tess_status tess__states_ahead(tess__compiler *, int32_t group);
 tess_status tess__states_need(tess__compiler *, int32_t group);
 /** They begin to go back, and those that went before are there. */
 tess_status tess__states_store(tess__compiler *, int32_t group);
+/** Memory for a shard of parameters that comes from the store, for a gather; none where it rests elsewhere. */
+tess_status tess__staged_param(tess__compiler *, int32_t group);
 /** All are back. */
 tess_status tess__states_end(tess__compiler *);
 #endif

@@ -62,10 +62,16 @@ tess_status tess__unit_gather(tess__compiler *b, int32_t u) {
             packed ? tess_dtype_span(group->gather, group->shard_elems) : group->shard_elems);
         TRY(tess__emit_alloc(b, packed ? TESS__PACKED : TESS__FULL, g, packed ? TESS_CAT_COMM : TESS_CAT_FULL_PARAM, u,
                              tess_dtype_span(group->gather, group->flat_elems), 0));
-        if (b->units[u].fetched && on_host(b, group->param_rest))
+        if (b->units[u].fetched && on_host(b, group->param_rest)) {
             TRY(tess__emit(b, TESS__PREFETCH_WAIT, g));
+            TRY(tess__emit_free(b, TESS__STAGED_PARAM, g));
+        } else {
+            TRY(tess__staged_param(b, g));
+        }
         TRY(tess__emit_scratch(b, TESS__GATHER_SCRATCH, g, u, &c));
         TRY(tess__emit_post(b, TESS__GATHER, async_if(gathers_on_lane(b, group)), g, &c));
+        if (!gathers_on_lane(b, group))
+            TRY(tess__emit_free(b, TESS__STAGED_PARAM, g));
         TRY(tess__emit_free(b, TESS__FETCHED, g));
     }
     b->units[u].gathered = TESS__IN_FLIGHT;
@@ -84,6 +90,7 @@ tess_status tess__unit_fetch(tess__compiler *b, int32_t u) {
             continue;
         TRY(tess__emit_alloc(b, TESS__FETCHED, g, TESS_CAT_COMM, u, tess_dtype_span(group->gather, group->shard_elems),
                              0));
+        TRY(tess__staged_param(b, g));
         TRY(tess__emit(b, TESS__PREFETCH, g));
         b->units[u].fetched = 1;
     }
@@ -94,6 +101,7 @@ tess_status tess__unit_drop(tess__compiler *b, int32_t u) {
     EACH_GROUP(g, u)
         if (b->units[u].fetched && on_host(b, b->layout->groups[g].param_rest)) {
             TRY(tess__emit(b, TESS__PREFETCH_WAIT, g));
+            TRY(tess__emit_free(b, TESS__STAGED_PARAM, g));
             TRY(tess__emit_free(b, TESS__FETCHED, g));
         }
     b->units[u].fetched = 0;
@@ -118,6 +126,8 @@ tess_status tess__unit_wait(tess__compiler *b, int32_t u) {
         if (b->layout->groups[g].in_place)
             continue;
         TRY(tess__emit(b, TESS__GATHER_WAIT, g));
+        if (gathers_on_lane(b, &b->layout->groups[g]))
+            TRY(tess__emit_free(b, TESS__STAGED_PARAM, g));
         TRY(tess__emit_free(b, TESS__GATHER_SCRATCH, g));
         TRY(widen_group(b, g));
     }

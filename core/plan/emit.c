@@ -17,7 +17,7 @@ static uint8_t domain_of(const tess__compiler *b, int role, int32_t index) {
         return (uint8_t)b->layout->groups[index].grad_rest.domain;
     if (role == TESS__PART && tess__one_memory(b->setup))
         return (uint8_t)b->layout->groups[index].grad_rest.domain;
-    if (role == TESS__OUTPUT_HOST || role == TESS__SAVED_HOST || (role >= TESS__STAGED0 && role <= TESS__STAGED_LAST))
+    if (role == TESS__OUTPUT_HOST || role == TESS__SAVED_HOST || (role >= TESS__STAGED0 && role <= TESS__STAGED_PARAM))
         return TESS_DOMAIN_HOST;
     return TESS_DOMAIN_DEVICE;
 }

@@ -69,6 +69,7 @@ enum tess__role {
     TESS__LANDED,          /* group: all replicas' blocks of this one's part of it */
     TESS__STAGED0,         /* group: optimizer states that rest in a store, while they are stepped */
     TESS__STAGED_LAST = TESS__STAGED0 + TESS__MAX_STATES - 1,
+    TESS__STAGED_PARAM, /* group: the shard of the parameters, the same, and while it is gathered */
     TESS__N_ROLES
 };
 

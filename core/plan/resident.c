@@ -66,7 +66,8 @@ static tess_status keep_buffer(tess__program *out, int role, int32_t index, tess
 /* Tells whether a save copies nothing of the group: it leaves it out, or reads it in place, since nothing writes it
  * while training goes on and the host reads it where it rests. */
 static int is_not_copied(const tess__setup *s, const tess__group *g) {
-    return !g->trainable && (s->base_apart || tess__one_memory(s) || g->param_rest.domain == TESS_DOMAIN_HOST);
+    return !g->trainable && (s->base_apart || (!g->param_rest.stored &&
+                                               (tess__one_memory(s) || g->param_rest.domain == TESS_DOMAIN_HOST)));
 }
 
 /* Replicas divide a shard between them in runs of whole pads. */
@@ -146,7 +147,7 @@ static tess_status keep_group(const tess__setup *s, const tess__layout *l, int32
     const tess__rest device = { .domain = TESS_DOMAIN_DEVICE };
     const tess__group *g = &l->groups[i];
     TRY(keep_buffer(out, TESS__MASTER, i, g->param_rest, TESS_CAT_SHARD_PARAM, g->unit,
-                    g->shard_elems * tess_dtype_bytes(g->master), s->align));
+                    g->shard_elems * tess_dtype_bytes(g->master), g->param_rest.stored ? l->store_align : s->align));
     if (g->low_copy)
         TRY(keep_buffer(out, TESS__LOW_COPY, i, g->param_rest, TESS_CAT_LOW_COPY, g->unit,
                         g->shard_elems * tess_dtype_bytes(g->compute), s->align));

@@ -10,6 +10,7 @@
 #include "base/options.h"
 #include <tessera/plugin_helpers.h>
 #include "builtin/builtins.h"
+#include "joined.h"
 #include "plugin.h"
 #include "plugin_host.h"
 #include "plugin_search.h"
@@ -187,17 +188,34 @@ static tess_status open_path(const request *r, tess__plugin **out) {
     return s ? tess__fail(s, "%s plugin '%.400s': %s", r->word, r->name, reason) : TESS_OK;
 }
 
+static tess_status open_one(request r, char *text, tess__plugin **out) {
+    TRY(parse_selection(&r, text));
+    return r.is_path ? open_path(&r, out) : open_named(&r, out);
+}
+
+/* Several offload plugins are joined from the left. */
+static tess_status open_all(const request *r, char *text, tess__plugin **out) {
+    char *last = r->kind == TESS_KIND_OFFLOAD ? tess__joined_cut(text) : NULL;
+    tess__plugin *first, *second;
+    if (!last)
+        return open_one(*r, text, out);
+    TRY(open_all(r, text, &first));
+    tess_status s = open_one(*r, last, &second);
+    if (s == TESS_OK)
+        return tess__joined_make(first, second, out);
+    tess__plugin_close(first);
+    return s;
+}
+
 tess_status tess__plugin_open(uint32_t kind, const char *selection, const tess_host *services, tess__plugin **out) {
     const tess_host full = tess__plugin_services(services);
-    request r = { .kind = kind, .word = tess__kind_name(kind), .services = &full };
+    const request r = { .kind = kind, .word = tess__kind_name(kind), .services = &full };
     if (!r.word)
         return tess__fail(TESS_E_INVALID, "unknown kind of plugin: %u", kind);
     char *text = strdup(selection ? selection : "");
     if (!text)
         return tess__fail(TESS_E_NOMEM, "no memory to open the %s plugin", r.word);
-    tess_status s = parse_selection(&r, text);
-    if (s == TESS_OK)
-        s = r.is_path ? open_path(&r, out) : open_named(&r, out);
+    tess_status s = open_all(&r, text, out);
     free(text);
     return s;
 }

@@ -25,9 +25,10 @@ tess_status tess__plugin_failed(tess_status, uint32_t kind, const tess__plugin *
 
 /** Opens the plugin `selection` names ("gloo", "size:20000", "/path/lib.so", "./lib.so:args"). The text before the
  * first colon, or all, is a name when it has no slash; else the value is a path, with args after ".so:" or after the
- * first colon behind the last slash. `services` is the core's host table, copied; what it leaves null gets a default,
- * and null is fine. The plugin's options are registered (options.h). Fails with TESS_E_INVALID, TESS_E_VERSION or what
- * the plugin's open returned, and one line with every candidate and its reason. */
+ * first colon behind the last slash. Offload plugins may be several, "disk:DIR+cpu:params" (joined.h). `services` is
+ * the core's host table, copied; what it leaves null gets a default, and null is fine. The plugin's options are
+ * registered (options.h). Fails with TESS_E_INVALID, TESS_E_VERSION or what the plugin's open returned, and one line
+ * with every candidate and its reason. */
 tess_status tess__plugin_open(uint32_t kind, const char *selection, const tess_host *services, tess__plugin **out);
 /** tess_host.plugin_open and .plugin_close, for those who make a host table. `services` null: the defaults. */
 tess_status tess__plugin_host_open(const tess_host *services, uint32_t kind, const char *selection, const void **ops,

@@ -17,7 +17,7 @@ typedef struct { /* one buffer of a group */
 
 static resting resting_of(const tess *t, int32_t g, int kind) {
     const tess__group *group = &t->plan.layout.groups[g];
-    uint64_t bytes = kind == MASTER     ? group->shard_elems * tess_dtype_bytes(group->master)
+    uint64_t bytes = kind == MASTER ? !group->param_rest.stored * group->shard_elems * tess_dtype_bytes(group->master)
                      : kind == LOW_COPY ? group->low_copy * group->shard_elems * tess_dtype_bytes(group->compute)
                      : kind - STATE < (int)group->step.n_states && !group->state_rest.stored
                          ? tess__state_bytes(group, kind - STATE) /* a store looks after its own */

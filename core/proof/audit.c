@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "control/control.h"
 #include "kernels/digest.h"
 #include "plan/audit.h"
 
@@ -360,13 +361,19 @@ static void tell_program(const audit *a, const difference *d) {
 }
 
 /* The wrong rank ends as a lost one does, so that images take the run back and another process, or none, takes its
- * place. Its own memory is not to be trusted for more than that. */
+ * place. It says why, to the launcher too, and no more: its memory is not to be trusted, nor with an orderly end. */
+static void end_itself(tess *t, const char *why) {
+    tess__log(TESS_LOG_ERROR, "%s: this rank ends itself (TESSERA_ON_AUDIT=recover)", why);
+    tess__control_report(t->comms.control, TESS_E_LOST, -1, why);
+    raise(SIGKILL);
+}
+
 static tess_status leave_behind(tess *t, const difference *d, const char *why) {
     int32_t rank = t->comms.world.rank;
-    if (rank == 0 || rank == d->wrong)
-        tess__log(TESS_LOG_WARNING, "%s: going on without it (TESSERA_ON_AUDIT=recover)", why);
     if (rank == d->wrong)
-        raise(SIGKILL);
+        end_itself(t, why);
+    if (rank == 0)
+        tess__log(TESS_LOG_WARNING, "%s: going on without it (TESSERA_ON_AUDIT=recover)", why);
     t->comms.lost_peer = 1 + d->wrong;
     return tess__fail(TESS_E_PEER, "%s", why);
 }

@@ -165,7 +165,7 @@ static tess_status put_full(tess *t, tess__detail *d, int32_t g, tensor x) {
     return TESS_OK;
 }
 
-/* In a step, states of a store are in the memory in which they are stepped. */
+/* In a step, states of a store, and parameters, are in the memory in which they are stepped. */
 static tess_status put_states(tess *t, tess__detail *d, int32_t g, int stepped, tensor x) {
     const tess__group *group = &t->plan.layout.groups[g];
     int staged = stepped && group->state_rest.stored;
@@ -187,8 +187,9 @@ static tess_status put_rest(tess *t, tess__detail *d, int32_t g, int stepped, te
     TRY(put_states(t, d, g, stepped, x));
     x.what = "parameter";
     x.dtype = group->master;
-    x.mem = tess__rest_mem(t, &group->param_rest);
-    x.at = tess__address_of(t, TESS__MASTER, g);
+    int staged = stepped && group->param_rest.stored;
+    x.mem = staged ? TESS_MEM_HOST : tess__rest_mem(t, &group->param_rest);
+    x.at = staged ? tess__master_address(&t->memory, g) : tess__address_of(t, TESS__MASTER, g);
     TRY(put_shard(t, d, g, x, 1));
     if (!group->low_copy)
         return TESS_OK;

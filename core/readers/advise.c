@@ -124,12 +124,7 @@ static tess_status apply_set(attempt *a, const tess__option_set *c) {
     return TESS_OK;
 }
 
-/* No change is listed that leaves too much for the disk. */
-static int fits_disk(const tess__plan *p) {
-    return !p->setup.disk_budget_bytes || tess__planned_bytes(p, TESS_DOMAIN_DISK) <= p->setup.disk_budget_bytes;
-}
-
-static tess_status plan_again(void *user, const tess__option_set *c, uint64_t bytes[3], double *seconds) {
+static tess_status plan_again(void *user, const tess__option_set *c, uint64_t bytes[TESS__DOMAINS], double *seconds) {
     const origin *from = user;
     attempt *a = calloc(1, sizeof *a);
     (void)seconds;
@@ -141,9 +136,9 @@ static tess_status plan_again(void *user, const tess__option_set *c, uint64_t by
     tess_status s = apply_set(a, c);
     if (!s)
         s = tess__plan_remake(&a->plan);
-    if (s == TESS_E_BUDGET && fits_disk(&a->plan)) /* the caller looks at the bytes of memory */
+    if (s == TESS_E_BUDGET) /* the caller looks at the bytes */
         s = TESS_OK;
-    for (uint32_t domain = 1; !s && domain < 3; domain++)
+    for (uint32_t domain = 1; !s && domain < TESS__DOMAINS; domain++)
         bytes[domain] = tess__planned_bytes(&a->plan, domain);
     tess__plan_drop(&a->plan);
     for (int kind = 1; kind < TESS__N_KINDS; kind++)
@@ -176,29 +171,32 @@ typedef struct {
     const tess__selection *selection;
     tess__replan_fn fn;
     void *user;
-    uint64_t need[3], budget[3];
+    uint64_t need[TESS__DOMAINS], budget[TESS__DOMAINS];
     tess__option_set choices[MOST_CHOICES]; /* that help, each by itself */
     tess__remedy found[MOST_FOUND];         /* what fits; none is part of another */
     int32_t n_choices, n_found;
     tess__advice *out;
 } advice_search;
 
-static int fits(const advice_search *x, const uint64_t bytes[3]) {
-    return (!x->budget[1] || bytes[1] <= x->budget[1]) && (!x->budget[2] || bytes[2] <= x->budget[2]);
+static int fits(const advice_search *x, const uint64_t bytes[TESS__DOMAINS]) {
+    for (int d = 1; d < TESS__DOMAINS; d++)
+        if (x->budget[d] && bytes[d] > x->budget[d])
+            return 0;
+    return 1;
 }
 
 /* Counts the bytes that a plan is over, in the domains that have a budget. */
-static uint64_t excess_bytes(const advice_search *x, const uint64_t bytes[3]) {
+static uint64_t excess_bytes(const advice_search *x, const uint64_t bytes[TESS__DOMAINS]) {
     uint64_t over = 0;
-    for (int d = 1; d < 3; d++)
+    for (int d = 1; d < TESS__DOMAINS; d++)
         if (x->budget[d] && bytes[d] > x->budget[d])
             over += bytes[d] - x->budget[d];
     return over;
 }
 
 /* Tells whether a plan takes less of a domain that is short. */
-static int helps(const advice_search *x, const uint64_t bytes[3]) {
-    for (int d = 1; d < 3; d++)
+static int helps(const advice_search *x, const uint64_t bytes[TESS__DOMAINS]) {
+    for (int d = 1; d < TESS__DOMAINS; d++)
         if (x->budget[d] && x->need[d] > x->budget[d] && bytes[d] < x->need[d])
             return 1;
     return 0;
@@ -245,6 +243,16 @@ static void consider_change(advice_search *x, const char *key, const char *value
     tess__option_set c = { .n = 0 };
     add_setting(&c, key, value, cost);
     consider(x, &c);
+}
+
+/* Where states rest in a store that the user chose, the rest can go to host memory. */
+static void consider_both(advice_search *x) {
+    const char *now = x->selection->text[TESS_KIND_OFFLOAD];
+    char value[sizeof x->choices->set->value];
+    if (x->need[TESS_DOMAIN_DISK] && !strchr(now, '+') && strlen(now) + sizeof "+cpu" <= sizeof value) {
+        snprintf(value, sizeof value, "%.*s+cpu", (int)(sizeof value - sizeof "+cpu"), now);
+        consider_change(x, "offload", value, COST_OFFLOAD);
+    }
 }
 
 /* Tries another precision together with the bf16 copies that were asked for. Without them it may need less, while
@@ -301,7 +309,7 @@ static uint64_t largest_unit(const tess__plan *p) {
     return most;
 }
 
-static uint64_t sum_bytes(const uint64_t bytes[3]) {
+static uint64_t sum_bytes(const uint64_t bytes[TESS__DOMAINS]) {
     return bytes[TESS_DOMAIN_DEVICE] + bytes[TESS_DOMAIN_HOST];
 }
 
@@ -427,6 +435,7 @@ static int by_time(const void *a, const void *b) {
 static void run_search(advice_search *x) {
     const tess__setup *s = &x->plan->setup;
     tess__plugin_list(TESS_KIND_OFFLOAD, NULL, consider_plugin, x);
+    consider_both(x);
     tess__plugin_list(TESS_KIND_PRECISION, NULL, consider_plugin, x);
     consider_wraps(x);
     if (s->low_copy)
@@ -469,9 +478,11 @@ void tess__advise(const tess__plan *p, const tess__selection *selection, tess__r
                         .selection = selection,
                         .fn = fn ? fn : plan_again,
                         .user = fn ? user : &from,
-                        .need = { 0, tess__planned_bytes(p, 1), tess__planned_bytes(p, 2) },
-                        .budget = { 0, p->setup.env.device_budget_bytes, p->setup.env.host_budget_bytes },
+                        .budget = { 0, p->setup.env.device_budget_bytes, p->setup.env.host_budget_bytes,
+                                    p->setup.disk_budget_bytes },
                         .out = out };
+    for (uint32_t d = 1; d < TESS__DOMAINS; d++)
+        x.need[d] = tess__planned_bytes(p, d);
     int32_t least = tess__log_set_least(TESS_LOG_ERROR);
     busy = 1;
     run_search(&x);
@@ -488,13 +499,16 @@ static int print_amount(uint64_t bytes, char *out, size_t n) {
     return kib < 10240 * 1024 ? snprintf(out, n, "%.1f MiB", kib / 1024) : snprintf(out, n, "%.1f GiB", kib / 1048576);
 }
 
-static void bytes_text(const uint64_t bytes[3], char *out, size_t n) {
+static void bytes_text(const uint64_t bytes[TESS__DOMAINS], char *out, size_t n) {
+    static const char *const name[TESS__DOMAINS] = { "", "", " of host memory", " of disk" };
     int at = print_amount(bytes[TESS_DOMAIN_DEVICE], out, n);
-    if (!bytes[TESS_DOMAIN_HOST])
-        return;
-    at += snprintf(out + at, n - (size_t)at, " and ");
-    at += print_amount(bytes[TESS_DOMAIN_HOST], out + at, n - (size_t)at);
-    snprintf(out + at, n - (size_t)at, " of host memory");
+    for (int d = TESS_DOMAIN_HOST; d < TESS__DOMAINS; d++) {
+        if (!bytes[d])
+            continue;
+        at += snprintf(out + at, n - (size_t)at, " and ");
+        at += print_amount(bytes[d], out + at, n - (size_t)at);
+        at += snprintf(out + at, n - (size_t)at, "%s", name[d]);
+    }
 }
 
 void tess__advice_text(const tess__advice *a, const char *failure, char *out, size_t n) {

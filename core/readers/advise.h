@@ -19,8 +19,8 @@ typedef struct { /* options to set, by their keys (option_table.c) */
 
 typedef struct {
     tess__option_set change;
-    uint64_t bytes[3]; /* planned, by domain */
-    double seconds;    /* of a step, predicted; below 0: not known */
+    uint64_t bytes[TESS__DOMAINS]; /* planned */
+    double seconds;                /* of a step, predicted; below 0: not known */
 } tess__remedy;
 
 typedef struct {
@@ -33,7 +33,8 @@ typedef struct {
 
 /** Plans with a change. TESS_OK and what it takes, or a failure when the change cannot be had. `seconds` is -1
  * before the call. */
-typedef tess_status (*tess__replan_fn)(void *user, const tess__option_set *, uint64_t bytes[3], double *seconds);
+typedef tess_status (*tess__replan_fn)(void *user, const tess__option_set *, uint64_t bytes[TESS__DOMAINS],
+                                       double *seconds);
 
 /** The value a change gives to `key`, or null. */
 const char *tess__change_value(const tess__option_set *, const char *key);

@@ -120,5 +120,7 @@ tess_status tess__smaller_finish(tess *t) {
         tess__log(TESS_LOG_INFO, "%d rank%s on, each with %d microbatch%s per step", t->plan.setup.nranks,
                   t->plan.setup.nranks == 1 ? " goes" : "s go", t->plan.setup.accum,
                   t->plan.setup.accum == 1 ? "" : "es");
+    if (t->plan.setup.audit_every && t->plan.setup.nranks == 1)
+        tess__log(TESS_LOG_WARNING, "one rank is left, and nobody computes its blocks again (TESSERA_AUDIT)");
     return TESS_OK;
 }

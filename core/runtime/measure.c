@@ -122,7 +122,8 @@ static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const te
     if (role >= TESS__SUM0 && role <= TESS__SUM_LAST)
         return 4 * (sums_at_end(p) ? g->flat_elems : g->shard_elems);
     switch (role) {
-    case TESS__MASTER: return g->shard_elems * tess_dtype_bytes(g->master);
+    case TESS__MASTER:
+    case TESS__STAGED_PARAM: return g->shard_elems * tess_dtype_bytes(g->master);
     case TESS__LOW_COPY: return g->shard_elems * tess_dtype_bytes(g->compute);
     case TESS__FETCHED: return tess_dtype_span(g->gather, g->shard_elems);
     case TESS__PACKED:
@@ -247,8 +248,8 @@ static uint64_t snapshot_bytes(const tess__plan *p) {
     for (int32_t i = 0; i < p->layout.n_groups; i++) {
         const tess__group *g = &p->layout.groups[i];
         uint64_t most = 0;
-        int copied = g->trainable ||
-                     (!s->base_apart && s->env.mem != TESS_MEM_HOST && g->param_rest.domain == TESS_DOMAIN_DEVICE);
+        int out_of_reach = s->env.mem != TESS_MEM_HOST && g->param_rest.domain == TESS_DOMAIN_DEVICE;
+        int copied = g->trainable || (!s->base_apart && (out_of_reach || g->param_rest.stored));
         for (int32_t k = 0; copied && k < s->replicas; k++) {
             tess__span_elems part = tess__replica_part(g, k, s->replicas);
             most = part.elems > most ? part.elems : most;
@@ -290,7 +291,7 @@ static uint64_t numbers(const tess__plan *p) {
 
 static int stores(const tess__plan *p) {
     for (int32_t i = 0; i < p->layout.n_groups; i++)
-        if (p->layout.groups[i].state_rest.stored)
+        if (p->layout.groups[i].state_rest.stored || p->layout.groups[i].param_rest.stored)
             return 1;
     return 0;
 }
@@ -334,9 +335,11 @@ static uint64_t of_rest(const tess__plan *p, const tess__needs *needs, const tes
     }
 }
 
-/* States in a store, and on their way, fill whole blocks of it. */
+/* Whatever is in a store, and on its way, fills whole blocks of it. */
 static int fills_blocks(const tess__plan *p, int role, int32_t index) {
     int state = (role >= TESS__STATE0 && role <= TESS__STATE3) || (role >= TESS__STAGED0 && role <= TESS__STAGED_LAST);
+    if (role == TESS__MASTER || role == TESS__STAGED_PARAM)
+        return p->layout.groups[index].param_rest.stored;
     return state && p->layout.groups[index].state_rest.stored;
 }
 

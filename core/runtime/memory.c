@@ -53,11 +53,12 @@ static void deregister_arena(const tess__memory *m, tess__arena *a) {
             tess__comms_deregister(m->comms, a->registered[i].comm, &a->registered[i].memory);
 }
 
-/* Each state has one request at most, and another may be under way of whoever reads them apart from a step. */
+/* A shard and each state have one request at most, and another may be under way of whoever reads them apart from a
+ * step. */
 static uint32_t most_posted(const tess__layout *l) {
     uint32_t most = 8;
     for (int32_t g = 0; g < l->n_groups; g++)
-        most += l->groups[g].step.n_states;
+        most += l->groups[g].step.n_states + 1;
     return most;
 }
 

@@ -91,4 +91,8 @@ static inline void *tess__state_address(const tess__memory *m, int k, int32_t gr
     int stored = m->plan->layout.groups[group].state_rest.stored;
     return tess__address(m, (stored ? TESS__STAGED0 : TESS__STATE0) + k, group);
 }
+/** The shard of a group's parameters, where a step or a gather finds it. */
+static inline void *tess__master_address(const tess__memory *m, int32_t group) {
+    return tess__address(m, m->plan->layout.groups[group].param_rest.stored ? TESS__STAGED_PARAM : TESS__MASTER, group);
+}
 #endif

@@ -8,10 +8,18 @@ static tess_status failed(const tess__offload_store *x, tess_status s, const tes
                       *e->message ? e->message : "its store failed, and it does not say why");
 }
 
+/* Whether the rank can be trusted with its store from now on is the engine's question. */
+static tess_status request_failed(tess__offload_store *x, tess_status s, const tess_error *e) {
+    atomic_store(&x->failed, 1);
+    return failed(x, s, e);
+}
+
 tess_status tess__offload_open(tess__offload_store *x, const tess__setup *s, const tess_store_config *config,
                                uint64_t *obtained) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
-    *x = (tess__offload_store){ .ops = s->offload, .name = s->offload_name };
+    x->ops = s->offload;
+    x->name = s->offload_name;
+    atomic_store(&x->failed, 0);
     tess_status status = x->ops->store_open(s->offload_ctx, config, &x->handle, obtained, &e);
     if (!status)
         return TESS_OK;
@@ -25,7 +33,7 @@ void tess__offload_close(tess__offload_store *x) {
     x->handle = NULL;
 }
 
-tess_status tess__offload_post(const tess__offload_store *x, uint32_t op, const void *at, void *memory, uint64_t bytes,
+tess_status tess__offload_post(tess__offload_store *x, uint32_t op, const void *at, void *memory, uint64_t bytes,
                                tess_request **out) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
     tess_store_io io = { .struct_size = sizeof io,
@@ -34,18 +42,18 @@ tess_status tess__offload_post(const tess__offload_store *x, uint32_t op, const 
                          .bytes = bytes,
                          .memory = memory };
     tess_status status = x->ops->store_post(x->handle, &io, out, &e);
-    return status ? failed(x, status, &e) : TESS_OK;
+    return status ? request_failed(x, status, &e) : TESS_OK;
 }
 
-tess_status tess__offload_wait(const tess__offload_store *x, tess_request **request) {
+tess_status tess__offload_wait(tess__offload_store *x, tess_request **request) {
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
     tess_request *waited = *request;
     *request = NULL;
     tess_status status = waited ? x->ops->store_wait(x->handle, waited, &e) : TESS_OK;
-    return status ? failed(x, status, &e) : TESS_OK;
+    return status ? request_failed(x, status, &e) : TESS_OK;
 }
 
-tess_status tess__offload_run(const tess__offload_store *x, uint32_t op, const void *at, void *memory, uint64_t bytes) {
+tess_status tess__offload_run(tess__offload_store *x, uint32_t op, const void *at, void *memory, uint64_t bytes) {
     tess_request *request = NULL;
     TRY(tess__offload_post(x, op, at, memory, bytes, &request));
     return tess__offload_wait(x, &request);

@@ -5,6 +5,7 @@
 #ifndef TESS_OFFLOAD_STORE_H
 #define TESS_OFFLOAD_STORE_H
 #include "layout/setup.h"
+#include <stdatomic.h>
 
 enum { TESS__MEM_STORE = 24 /* beside TESS_MEM_…, which fit a mask of 32 bits */ };
 #define TESS__STORE_BASE (UINT64_C(1) << 62) /* no processor has an address there */
@@ -13,6 +14,7 @@ typedef struct {
     const tess_offload_ops *ops;
     const char *name;   /* the plugin's, for messages */
     tess_store *handle; /* null: there is none */
+    atomic_int failed;  /* a request of it did, since it was made */
 } tess__offload_store;
 
 /** Makes a store of `config`; `*obtained` as the plugin measures it. */
@@ -20,10 +22,10 @@ tess_status tess__offload_open(tess__offload_store *, const tess__setup *, const
                                uint64_t *obtained);
 void tess__offload_close(tess__offload_store *); /* none is fine */
 /** Begins to read or write (TESS_STORE_…) `bytes` bytes at the store's address `at`. */
-tess_status tess__offload_post(const tess__offload_store *, uint32_t op, const void *at, void *memory, uint64_t bytes,
+tess_status tess__offload_post(tess__offload_store *, uint32_t op, const void *at, void *memory, uint64_t bytes,
                                tess_request **out);
 /** Waits, and forgets the request whatever its status. At once where there is none. */
-tess_status tess__offload_wait(const tess__offload_store *, tess_request **);
+tess_status tess__offload_wait(tess__offload_store *, tess_request **);
 /** Does both, for whoever reads or writes apart from a step. */
-tess_status tess__offload_run(const tess__offload_store *, uint32_t op, const void *at, void *memory, uint64_t bytes);
+tess_status tess__offload_run(tess__offload_store *, uint32_t op, const void *at, void *memory, uint64_t bytes);
 #endif

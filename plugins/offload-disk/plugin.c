@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* offload-disk: which units' optimizer states rest in files, and the files. The core moves them to memory, and steps
- * them there. */
+/* offload-disk: which units' optimizer states and parameters rest in files, and the files. The core moves them to
+ * memory, and uses them there. */
 #include "store.h"
 
 #include <stdlib.h>
@@ -16,14 +16,16 @@ enum { WHOLE = 1000000000 }; /* counts a fraction in billionths, so that every m
 
 /* ---- settings ---------------------------------------------------------------------------------- */
 
-enum { DIR, VERIFY, FRACTION, IO, DEPTH, THREADS, N_OPTIONS };
+enum { DIR, WHAT, VERIFY, FRACTION, IO, DEPTH, THREADS, N_OPTIONS };
 TESS_OPTIONS(options) = {
     { sizeof options[0], TESS_OPTION_TEXT, 0, 0, "offload-disk-dir", "", "",
       "folder for the files, on each host; also the first word behind the colon" },
+    { sizeof options[0], TESS_OPTION_LIST, 0, 0, "offload-disk-what", "optimizer", "params|optimizer",
+      "what rests there" },
     { sizeof options[0], TESS_OPTION_FLAG, 0, 0, "offload-disk-verify", "1", "",
       "whether what is read is compared with a sum of what was written" },
     { sizeof options[0], TESS_OPTION_REAL, 0, 1, "offload-disk-fraction", "1", "",
-      "part of the units whose states rest there" },
+      "part of the units of which it rests there" },
     { sizeof options[0], TESS_OPTION_CHOICE, 0, 0, "offload-disk-io", "auto", "auto|uring|threads",
       "io_uring, or threads where it is not to be had" },
     { sizeof options[0], TESS_OPTION_INT, 1, 256, "offload-disk-depth", "16", "",
@@ -60,6 +62,8 @@ static tess_status read_settings(const tess_host *host, context *c, tess_error *
              folder ? host->args : read[DIR].text);
     c->settings = (disk_settings){ .host = host,
                                    .dir = *c->dir ? c->dir : NULL,
+                                   .params = read[WHAT].value.number & 1,
+                                   .states = read[WHAT].value.number >> 1 & 1,
                                    .verify = read[VERIFY].value.number != 0,
                                    .threads = (uint32_t)read[THREADS].value.integer,
                                    .depth = (uint32_t)read[DEPTH].value.integer,
@@ -76,14 +80,11 @@ static int is_chosen(const disk_settings *s, int32_t unit) {
     return (u + 1) * s->fraction / WHOLE > u * s->fraction / WHOLE;
 }
 
-/* Host memory: for sums of what is stored, and once for requests that lie anywhere. Activations that the core has been
- * told to keep on the host stay there. */
+/* Host memory: for sums of what is stored, and once for requests that lie anywhere. */
 static tess_placement place_one(const disk_settings *s, const tess_region *r, int *first) {
     tess_placement p = { .rest = TESS_REST_DEVICE, .align = 64 };
-    if (r->region == TESS_REGION_ACTIVATION)
-        return (
-            tess_placement){ .rest = TESS_REST_HOST, .align = 64, .host_bytes = r->bytes, .pinned_bytes = r->bytes };
-    if (r->region != TESS_REGION_STATE || !is_chosen(s, r->unit))
+    int wanted = (s->params && r->region == TESS_REGION_MASTER) || (s->states && r->region == TESS_REGION_STATE);
+    if (!wanted || !is_chosen(s, r->unit))
         return p;
     p.rest = TESS_REST_STORE;
     p.align = DISK_ALIGN;

@@ -24,8 +24,11 @@ static struct {
 static uint64_t random_state;
 
 const char *double__variable(const char *name) {
+    static const char prefix[] = "TESSERA_DOUBLE_"; /* put together by hand: every call of a library asks */
     char full[64];
-    snprintf(full, sizeof full, "TESSERA_DOUBLE_%s", name);
+    size_t length = strlen(name);
+    memcpy(full, prefix, sizeof prefix - 1);
+    memcpy(full + sizeof prefix - 1, name, length < sizeof full - sizeof prefix ? length + 1 : 1);
     const char *text = getenv(full);
     return text && *text ? text : NULL;
 }
@@ -36,13 +39,17 @@ int64_t double__number(const char *name, int64_t fallback) {
 }
 
 static uint64_t count(const char *name) {
-    for (int i = 0; i < NAMES; i++) {
-        if (!names[i].name)
-            names[i].name = name;
-        if (names[i].name == name || strcmp(names[i].name, name) == 0)
+    int n = 0;
+    for (; n < NAMES && names[n].name; n++) /* most come from the same place again */
+        if (names[n].name == name)
+            return ++names[n].calls;
+    for (int i = 0; i < n; i++)
+        if (strcmp(names[i].name, name) == 0)
             return ++names[i].calls;
-    }
-    return 0;
+    if (n == NAMES)
+        return 0;
+    names[n].name = name;
+    return ++names[n].calls;
 }
 
 /* "NAME:N[:CODE][@RANK]", several with commas between. */

@@ -423,12 +423,18 @@ void double__event_end(double_event *e) {
 }
 
 int double__event_known(const double_event *e) {
-    int known = 0;
     pthread_mutex_lock(&lock);
-    for (double_event *o = events; o; o = o->next)
-        known |= o == e;
+    double_event **at = &events, *known;
+    while (*at && *at != e)
+        at = &(*at)->next;
+    known = *at;
+    if (known) { /* to the front: the events of a pass are asked for again and again */
+        *at = known->next;
+        known->next = events;
+        events = known;
+    }
     pthread_mutex_unlock(&lock);
-    return known;
+    return known != NULL;
 }
 
 int double__event_device(const double_event *e) {

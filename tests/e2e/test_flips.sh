@@ -8,18 +8,12 @@
 # flips nothing is found. COUNT: flips per cell and phase, 1 unless given. SEED: which.
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
-program="$BUILD/tests/support/flips"
+. "$SOURCE/tests/support/flips.sh"
 export TESSERA_AT_REST_DIGESTS=1 TESSERA_DETERMINISTIC=1
-seed=${SEED:-1} flips=0 images=0
-ranks() { "$TESSERA" run -n "$1" --no-prefix --bind none "${@:2}" -- "$program"; }
-clean() { rm -rf places places.part pid.* saved; }
-# flip N VICTIM RANK:PHASE OPTION…
-flip() {
-  clean
-  seed=$((seed + 1)) flips=$((flips + 1)) code=0
-  FLIPS="$3" "$program" drive $seed "$2" "$TESSERA" run -n "$1" --no-prefix --bind none "${@:4}" -- "$program" >out 2>err || code=$?
-  [ $code != 77 ] || { echo "memory of another process cannot be written here"; exit 77; }
-  grep -q '^flipped: ' err || fail "no bit was flipped: $cell $3: $(cat err)"
+images=0
+# flipped N VICTIM RANK:PHASE OPTION…
+flipped() {
+  flip "$@"
   unseen=$(grep -vxFf whole out || true)
   [ -z "$unseen" ] || fail "a step with the flipped bit was seen: $cell $3 seed $seed: $unseen $(cat err)"
 }
@@ -29,7 +23,7 @@ caught() {
   local n=$1 rank=$2 phase k
   for phase in "${@:3}"; do
     for ((k = 0; k < ${COUNT:-1}; k++)); do
-      flip "$n" -1 "$rank:$phase"
+      flipped "$n" -1 "$rank:$phase"
       [ $code = 5 ] || fail "exit code $code: $cell $phase seed $seed: $(cat err)"
       [ "$(found "$rank")" -ge 1 ] || fail "no line names rank and unit: $cell $phase seed $seed: $(cat err)"
     done
@@ -62,7 +56,7 @@ export FLIPS_SAVE=1
 cell="restarts"
 whole 2
 for phase in rest grads; do
-  flip 2 -1 "1:$phase" --restarts 1
+  flipped 2 -1 "1:$phase" --restarts 1
   [ $code = 0 ] && [ "$(tail -n 1 out)" = "$(tail -n 1 whole)" ] && [ "$(found 1)" -ge 1 ] || fail "restart, $phase: $code $(cat out err)"
 done
 unset FLIPS_SAVE
@@ -73,7 +67,7 @@ for n in 2 3; do
   cell="mirror -n $n"
   whole $n
   for ((k = 0; k < 2 * ${COUNT:-1}; k++)); do
-    flip $n $((n - 1)) "0:image"
+    flipped $n $((n - 1)) "0:image"
     [ $code = 0 ] && [ "$(tail -n 1 out)" = "$(tail -n 1 whole)" ] || fail "$cell: seed $seed: $code $(cat out err)"
     grep -q 'rank 0, unit .*: the image of step .* is not what was taken: memory has changed, and it is not used' err || fail "$cell: seed $seed: $(cat err)"
     images=$((images + 1))

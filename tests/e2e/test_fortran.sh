@@ -30,13 +30,18 @@ done
 expect 3 env TESSERA_OPTIMIZER=no-such ./in_fortran
 grep -q 'no-such' err || fail "an error without the C message: $(cat err)"
 
-# Each bind(c) type: the offset of its last field, which no field before may move. A newer C struct may be longer.
+# Each bind(c) type: the offset of its last field, which no field before may move, and its size, so that none is missing at the
+# end. Of tess_options also of some between.
 cat >offsets.c <<'END'
 #include <tessera/tessera.h>
 #include <stdio.h>
 int main(void) {
-    printf("%zu %zu %zu %zu\n", offsetof(tess_range, stacked_first), offsetof(tess_options, microbatches),
+    printf("%zu %zu %zu %zu\n", offsetof(tess_range, stacked_first), offsetof(tess_options, audit_user),
            offsetof(tess_param_options, tag), offsetof(tess_optimizer_options, step));
+    printf("%zu %zu %zu %zu\n", sizeof(tess_range), sizeof(tess_options), sizeof(tess_param_options),
+           sizeof(tess_optimizer_options));
+    printf("%zu %zu %zu %zu %zu\n", offsetof(tess_options, own_states), offsetof(tess_options, microbatches),
+           offsetof(tess_options, group), offsetof(tess_options, on_audit), offsetof(tess_options, audit_failed));
     printf("%d %d %d %d %d %d %d %d %d\n", TESS_F32, TESS_F64, TESS_BF16, TESS_SUM, TESS_AVG, TESS_PASS_TRAIN,
            TESS_FROZEN, TESS_GRAD_OVERWRITE, TESS_OF_PARAM);
     return 0;
@@ -48,13 +53,21 @@ program offsets
   use tessera
   use, intrinsic :: iso_c_binding
   type(tess_range) :: r
-  type(options) :: o
+  type(options), target :: o
   type(param_options) :: p
   type(optimizer_options) :: s
-  print '(*(i0, :, 1x))', c_sizeof(r) - c_sizeof(r%stacked_first), c_sizeof(o) - c_sizeof(o%microbatches), &
+  print '(*(i0, :, 1x))', c_sizeof(r) - c_sizeof(r%stacked_first), c_sizeof(o) - c_sizeof(o%audit_user), &
     c_sizeof(p) - c_sizeof(p%tag), c_sizeof(s) - c_sizeof(s%step)
+  print '(*(i0, :, 1x))', c_sizeof(r), c_sizeof(o), c_sizeof(p), c_sizeof(s)
+  print '(*(i0, :, 1x))', at(c_loc(o%own_states)), at(c_loc(o%microbatches)), at(c_loc(o%group)), at(c_loc(o%on_audit)), &
+    at(c_loc(o%audit_failed))
   print '(*(i0, :, 1x))', tess_f32, tess_f64, tess_bf16, tess_sum, tess_avg, tess_pass_train, tess_frozen, &
     tess_grad_overwrite, tess_of_param
+contains
+  integer(c_intptr_t) function at(field) ! from the beginning of o
+    type(c_ptr), value :: field
+    at = transfer(field, at) - transfer(c_loc(o), at)
+  end function
 end program
 END
 cc -I"$SOURCE/core/include" offsets.c -o offsets_c && ./offsets_c >c.txt || fail "offsets in C"

@@ -101,14 +101,22 @@ MUTANTS_REACHED=$PWD/seen MUTANTS_FIRSTS=$PWD/firsts ./sample child >/dev/null
 want=$(printf '00%.0s' {1..10})$(printf '01%.0s' {11..42})
 [ "$(od -An -v -tx1 seen | tr -d ' \n')" = "$want" ] || fail "noted: $(od -An -v -tx1 seen)"
 
-# The floor of a run: fewer are noticed in at most one of 1,000 draws at that score.
+# The floor of a run: fewer are noticed in at most one of 1,000 draws at that score. And long names.
 python3 - "$SOURCE/tests/mutations" <<'END' || fail "the floor"
-import importlib.machinery, importlib.util, random, sys
+import importlib.machinery, importlib.util, pathlib, random, sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, sys.argv[1])
 loader = importlib.machinery.SourceFileLoader('score', sys.argv[1] + '/score')
 score = importlib.util.module_from_spec(importlib.util.spec_from_loader('score', loader))
 loader.exec_module(score)
+# What a test reaches is kept under its name, and a cell of the matrix may have a longer one than a file.
+score.WORK = pathlib.Path('work')
+names = ['unit/base/test_pool', *('cell/' + 'comm=shm,' * 40 + w for w in ('W=2', 'W=3'))]
+paths = [score.seen_by(n) for n in names]
+assert len({*paths}) == 3 and paths[0].name == 'unit+base+test_pool', paths
+for path in paths:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path(f'{path} took').write_text('1')
 chance = random.Random(7)
 for decided, rate in ((5, 0.75), (17, 0.75), (40, 0.75), (40, 0.9)):
     least = score.least_of(decided, rate)

@@ -6,23 +6,7 @@
 # Optimizer states that rest in files: the digest is that of a run without, whatever else is combined. Planned bytes are the
 # measured ones in all three domains, and no step allocates. Faults of the disk end in one line and their exit code.
 . "$SOURCE/tests/e2e/lib.sh"
-[ -f "$BUILD/plugins/libtessera-offload-disk.so" ] || { echo "skip: offload-disk is not built here"; exit 77; }
-"$TESSERA" train --help 2> /dev/null | grep -q gpt || { echo "skip: the reference models are not built here"; exit 77; }
-export TESSERA_LOG=error
-head -c 20000 "$SOURCE/README.md" > text
-mkdir -p files
-gpt="gpt --data text --layers 3 --width 72 --heads 2 --context 16 --batch 2 --steps 3 --optimizer adamw"
-field() { sed -n 's/.*"'"$1"'":"\{0,1\}\([^",}]*\).*/\1/p' <<< "$line"; }
-trains() {
-  # shellcheck disable=SC2086
-  "$TESSERA" train $gpt --quiet --json "$@" > out 2> err || fail "exit code $?: train $*: $(head -c 600 err)"
-  line=$(tail -n 1 out)
-  digest=$(field params_digest)
-  for domain in device host disk; do
-    [ "$(field peak_${domain}_bytes)" = "$(field planned_peak_${domain}_bytes)" ] || fail "$domain: planned differs: $*: $line"
-  done
-  case "$(field step_allocations) $*" in 0\ * | null\ * | *--save*) ;; *) fail "allocations in a step: $*: $line" ;; esac
-}
+. "$SOURCE/tests/e2e/disk.sh"
 same() {
   trains "${without[@]}" "$@"
   first=$digest
@@ -82,9 +66,12 @@ for how in async sync; do
   rm -rf save
   TESSERA_CHECKPOINT=$how trains -n 2 --offload disk:files --save save --save-every 2
   [ "$digest" = "$first" ] || fail "$how: $digest, not $first"
+  rm -rf save
+  TESSERA_CHECKPOINT=$how trains -n 2 --offload disk:files,params,optimizer --save save --save-every 2
+  [ "$digest" = "$first" ] || fail "$how: $digest with parameters, not $first"
   trains -n 2 --resume save/step-000002
   [ "$digest" = "$first" ] || fail "$how: resumed without, $digest, not $first"
-  trains -n 2 --resume save/step-000002 --offload disk:files
+  trains -n 2 --resume save/step-000002 --offload disk:files,params,optimizer
   [ "$digest" = "$first" ] || fail "$how: resumed on the disk, $digest, not $first"
 done
 trains -n 2 --ledger with.jsonl --offload disk:files --at-rest-digests

@@ -67,6 +67,47 @@ grep '"event":"step"' out | sed 's/.*"step":\([0-9]*\),.*"lr":\([^,}]*\).*/\1 \2
   fail "resumed: $(grep '"step"' out)"
 TESSERA_LOG=warning expect 0 "$TESSERA" "${tiny[@]}" --steps 20 --schedule linear --warmup 2 --resume run/step-000010
 grep -q 'this run has warmup=2 min-lr=auto, the one that saved had warmup=4 min-lr=0: other bits' err || fail "another schedule: $(cat err)"
+# Groups with a rate and schedule of their own. One of all parameters is the same as the options of the run.
+of_step() { sed -n 's/.*"event":"step","step":\([0-9]*\),.*"group_lr":\[\([^]]*\)\].*/\1 \2/p' out; }
+for ranks in 1 2; do
+  expect 0 "$TESSERA" "${tiny[@]}" -n $ranks --steps 8 --schedule wsd --warmup 3 --min-lr 0.001 --weight-decay 0
+  whole=$(value params_digest)
+  expect 0 "$TESSERA" "${tiny[@]}" -n $ranks --steps 8 --lr 1 --schedule linear --warmup 0 --weight-decay 0.5 \
+    --groups '*:lr=0.002,schedule=wsd,warmup=3,min-lr=0.001,weight-decay=0'
+  [ "$(value params_digest)" = "$whole" ] || fail "$ranks ranks: a group of all parameters is not the run"
+done
+# Biases and normalisations decay only in a group that says so.
+expect 0 "$TESSERA" "${tiny[@]}" --steps 4 --weight-decay 0.5
+whole=$(value params_digest)
+expect 0 "$TESSERA" "${tiny[@]}" --steps 4 --weight-decay 0.5 --groups '*:lr=0.002'
+[ "$(value params_digest)" = "$whole" ] || fail "a group decays what the run does not"
+expect 0 "$TESSERA" "${tiny[@]}" --steps 4 --groups '*:weight-decay=0.5'
+[ "$(value params_digest)" != "$whole" ] || fail "a group's decay leaves vectors out"
+# A rate of 0 leaves parameters as they are, as frozen ones.
+expect 0 "$TESSERA" "${tiny[@]}" --steps 4 --clip 0 --freeze 'h.0.*,embed.wpe.*'
+whole=$(value params_digest)
+expect 0 "$TESSERA" "${tiny[@]}" --steps 4 --clip 0 --groups 'h.0.*,embed.wpe.*:lr=0'
+[ "$(value params_digest)" = "$whole" ] || fail "a rate of 0 is not that of frozen parameters"
+# Each step's rates, a resumed run's too; the first pattern that fits wins; another text of groups is told.
+grouped=("${tiny[@]}" --steps 20 --schedule linear --warmup 4 --min-lr 0)
+groups='embed.*:lr=0.001,schedule=constant,warmup=0; h.0.ln*:weight-decay=0.25,min-lr=0.001;*:lr=0.004'
+expect 0 "$TESSERA" "${grouped[@]}" --groups "$groups" --save groups --save-every 10
+grep -q '"groups":\[{"names":"embed.\*","schedule":"constant","lr":0.001,"warmup":0,"min_lr":0,"weight_decay":0.1\(0*[0-9]*\)},{"names":"h.0.ln\*","schedule":"linear","lr":0.002,"warmup":4,"min_lr":0.001,"weight_decay":0.25},{"names":"\*",' out ||
+  fail "groups: $(grep '"start"' out)"
+of_step | awk -F'[ ,]' '
+  function line(p, s) { return s < 4 ? (s + 1) / 5 : p + (1 - p) * (1 - (s - 4) / 16) }
+  function differ(a, b) { return (a - b) ^ 2 > (1e-15 * b) ^ 2 }
+  { s = $1 - 1; if (NF != 4 || $2 != 0.001 || differ($3, 0.002 * line(0.5, s)) || differ($4, 0.004 * line(0, s))) { print; bad = 1 } }
+  END { exit bad || NR != 20 }' || fail "rates of groups: $(of_step)"
+of_step | tail -n 10 >whole_rates
+whole=$(value params_digest)
+expect 0 "$TESSERA" "${grouped[@]}" --groups "$groups" --resume groups/step-000010
+of_step | cmp - whole_rates && [ "$(value params_digest)" = "$whole" ] || fail "resumed with groups: $(of_step)"
+TESSERA_LOG=warning expect 0 "$TESSERA" "${grouped[@]}" --groups '*:lr=0.004' --resume groups/step-000010
+grep -qF "this run has groups=*:lr=0.004, the one that saved had groups=embed.*:lr=0.001,schedule=constant,warmup=0;h.0.ln*:weight-decay=0.25" err ||
+  fail "other groups: $(cat err)"
+TESSERA_LOG=warning expect 0 "$TESSERA" "${grouped[@]}" --resume groups/step-000010
+grep -q 'this run has groups=none, the one that saved had groups=embed' err || fail "no groups: $(cat err)"
 # Adam's other numbers: PyTorch's defaults, said, are the same bits; others are not, and each is refused where there is none.
 expect 0 "$TESSERA" "${tiny[@]}" --steps 3 --optimizer adam
 usual=$(value params_digest)
@@ -88,4 +129,16 @@ refused "beta2 is 1, expected a number above 0 and below 1" --beta2 1
 refused "min-lr is set, but only linear, cosine and wsd end with it and schedule is constant" --schedule constant --min-lr 0
 refused "min-lr is 1, expected a rate from 0 to lr, 0.002" --min-lr 1
 refused "schedule is step, which falls with each epoch, but gpt counts steps" --schedule step
+refused "groups 'h.*': min-lr is 1, expected a rate from 0 to lr, 0.002" --groups 'h.*:min-lr=1'
+refused "groups 'h.*': min-lr is set, but only linear, cosine and wsd end with it and schedule is constant" --groups 'h.*:schedule=constant,min-lr=0'
+refused "groups 'h.*': schedule is step, which falls with each epoch, but gpt counts steps" --groups 'h.*:schedule=step'
+refused "groups: gpt trains no parameter of the name \"x.*\" that is in no group yet" --groups 'h.*,x.*:lr=1'
+refused "groups: gpt trains no parameter of the name \"h.0.*\" that is in no group yet" --groups 'h.*:lr=1;h.0.*:lr=1'
+many='embed.wte.*:lr=1'
+for i in 1 2 3 4 5 6 7 8; do many="$many;h.0.*:lr=$i"; done
+refused "groups: more than 8" --groups "$many"
+for text in 'h.*' ':lr=1' 'h.*:' 'h.*:rate=1' 'h.*:lr' 'h.*:lr=fast' 'h.*:lr=-1' 'h.*:warmup=-1' 'h.*:warmup=0.5' 'h.*:schedule=wds'; do
+  expect 3 "$TESSERA" "${tiny[@]}" --steps 1 --groups "$text"
+  [ "$(wc -l <err)" = 1 ] && grep -q "^tessera: error: groups '.*expected NAMES:KEY=VALUE,… with lr, schedule, warmup, min-lr or weight-decay, and ';' between groups" err || fail "$text: $(cat err)"
+done
 nothing_left

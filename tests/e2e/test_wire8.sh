@@ -56,6 +56,25 @@ for precision in wire8 wire8:fp8 wire8:rounding=stochastic wire8:fp8,rounding=st
   same -n 2 --accum 4 --save save --save-every 2
   same -n 4 --accum 2 --resume save/step-000002
 done
+# Each leaf has draws of its own. Where every microbatch is the same, so is its gradient: rounded to nearest, eight are one. Draws
+# that are the same for all leaves would leave it at that, whether one rank has the leaves or eight.
+head -c 20000 /dev/zero | tr '\0' a > alike
+alike="gpt --data alike --layers 2 --width 72 --heads 2 --context 16 --batch 1 --steps 3"
+of_alike() { # OPTION…
+  # shellcheck disable=SC2086
+  "$TESSERA" train $alike --quiet --json "$@" > out 2> err || fail "exit code $?: train $*: $(head -c 600 err)"
+  line=$(tail -n 1 out)
+  field params_digest
+}
+for format in int8 fp8; do
+  one=$(of_alike --precision wire8:$format) eight=$(of_alike --precision wire8:$format --accum 8)
+  [ "$one" = "$eight" ] || fail "$format: eight microbatches that are the same are not one: $eight, $one"
+  drawn=wire8:$format,sends=gradients,rounding=stochastic
+  one=$(of_alike --precision $drawn) eight=$(of_alike --precision $drawn --accum 8)
+  [ "$one" != "$eight" ] || fail "$drawn: all leaves have the same draws on one rank"
+  [ "$(of_alike --precision $drawn -n 8)" = "$eight" ] || fail "$drawn: eight ranks draw otherwise than one"
+done
+
 # Not deterministic, one digest of each number of ranks, with and without accumulation, its sum sent or its leaves.
 unset TESSERA_DETERMINISTIC
 for precision in wire8 wire8:fp8; do for more in "--accum 1" "--accum 2 --sync each" "--accum 2 --sync end"; do

@@ -8,7 +8,10 @@
 axis_values axes[N_AXES] = {
     [DEVICE] = { "device", { "cpu" }, 1 },
     [COMM] = { "comm", { "self", "gloo", "shm", "fault:over=shm" }, 4 },
-    [OFFLOAD] = { "offload", { "none", "cpu", "cpu:params", "cpu:grads,optimizer", "cpu:fraction=0.5", "disk:." }, 6 },
+    [OFFLOAD] = { "offload",
+                  { "none", "cpu", "cpu:params", "cpu:grads,optimizer", "cpu:fraction=0.5", "disk:.",
+                    "disk:.,params,optimizer+cpu:grads" },
+                  7 },
     [PRECISION] = { "precision",
                     { "fp32", "bf16", "bf16:wire=fp32", "bf16:grad=bf16", "fp16", "wire8", "wire8:fp8,compute=bf16" },
                     7 },
@@ -62,6 +65,10 @@ int cell_is(const cell *c, int axis, const char *value) {
     return c->v[axis] != UNSET && strcmp(axes[axis].values[c->v[axis]], value) == 0;
 }
 
+int cell_stores(const cell *c) {
+    return c->v[OFFLOAD] != UNSET && strncmp(axes[OFFLOAD].values[c->v[OFFLOAD]], "disk:", 5) == 0;
+}
+
 static int isnt(const cell *c, int axis, const char *value) {
     return c->v[axis] != UNSET && !cell_is(c, axis, value);
 }
@@ -76,8 +83,7 @@ static int device_possible(const cell *c) {
     const char *devices = getenv("TESSERA_MATRIX_DEVICES");
     int too_many = c->v[RANKS] != UNSET && cell_ranks(c) > (devices ? atoi(devices) : 6);
     int own_comm = c->v[COMM] != UNSET && c->v[COMM] < OWN_COMMS && !cell_is(c, COMM, "self");
-    int in_files = cell_is(c, OFFLOAD, "disk:."); /* from which states come to the host's memory alone */
-    if (on_device && (own_comm || cell_is(c, DETERMINISTIC, "0") || too_many || in_files))
+    if (on_device && (own_comm || cell_is(c, DETERMINISTIC, "0") || too_many || cell_stores(c)))
         return 0;
     return c->v[DEVICE] != 0 || axes[DEVICE].n == 1 ||
            (!axes_device_alone && (c->v[COMM] == UNSET || c->v[COMM] < OWN_COMMS));

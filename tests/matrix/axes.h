@@ -49,6 +49,7 @@ extern int axes_device_alone; /* only cells of the device that was added, each o
  * docs/matrix.md, which tests/matrix/coverage reads. */
 int cell_exists(const cell *);
 int cell_is(const cell *, int axis, const char *value);
+int cell_stores(const cell *); /* states rest in files, from which they come to the host's memory alone */
 /** The cell that "comm=shm,W=3" names: the first value on every axis that the text does not have; "large," in front:
  * of the large shape. 0: there is none. */
 int cell_named(const char *text, cell *out);

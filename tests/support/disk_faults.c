@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* LD_PRELOAD: the DISK_FAULT_AT-th of a process's pwrite, fsync and rename calls goes wrong, as DISK_FAULT says:
- * "short" (half of it is written), "full" (ENOSPC), "broken" (EIO), "kill" (SIGKILL before it), "torn" (SIGKILL after
- * half of it). "count" only counts. DISK_FAULT_LOG gets a line per call. Files outside DISK_FAULT_DIR are left alone.
- */
+ * "short" (half of it is written or read), "full" (ENOSPC), "broken" (EIO), "end" (nothing more to read), "kill"
+ * (SIGKILL before it), "torn" (SIGKILL after half of it). "count" only counts; "slow" is every call, which takes
+ * DISK_FAULT_MS longer. DISK_FAULT_OF: the one call that counts instead, "pread" too. DISK_FAULT_RANK: only on this
+ * rank. DISK_FAULT_ONCE: a file that the first fault makes, so that no other process has one. DISK_FAULT_LOG gets a
+ * line per call. Files outside DISK_FAULT_DIR are left alone. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -39,14 +41,38 @@ static void write_log(const char *call) {
     close(fd);
 }
 
+static int is_meant(const char *call) {
+    const char *of = getenv("DISK_FAULT_OF"), *only = getenv("DISK_FAULT_RANK"), *rank = getenv("RANK");
+    if (only && (!rank || strcmp(only, rank) != 0))
+        return 0;
+    return of ? strcmp(of, call) == 0 : strcmp(call, "pread") != 0;
+}
+
+static int is_first(void) {
+    const char *once = getenv("DISK_FAULT_ONCE");
+    int fd = once ? open(once, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
+    if (fd >= 0)
+        close(fd);
+    return !once || fd >= 0;
+}
+
+static void wait_for_disk(void) {
+    const char *ms = getenv("DISK_FAULT_MS");
+    usleep(1000 * (useconds_t)(ms ? atoi(ms) : 0));
+}
+
 /* What is to happen to this call; null: nothing. */
 static const char *fault_of(const char *call) {
     const char *at = getenv("DISK_FAULT_AT"), *what = getenv("DISK_FAULT");
+    if (!is_meant(call))
+        return NULL;
+    if (what && strcmp(what, "slow") == 0)
+        wait_for_disk();
     pthread_mutex_lock(&lock);
     int mine = ++calls;
     pthread_mutex_unlock(&lock);
     write_log(call);
-    if (!at || !what || atoi(at) != mine)
+    if (!at || !what || atoi(at) != mine || !is_first())
         return NULL;
     if (strcmp(what, "kill") == 0)
         raise(SIGKILL);
@@ -63,6 +89,11 @@ static int fail_with(int error) {
     return -1;
 }
 
+/* Past the cache: of whole sectors, as a disk would. */
+static size_t whole_sectors(int fd, size_t bytes) {
+    return fcntl(fd, F_GETFL) & O_DIRECT ? bytes / 512 * 512 : bytes;
+}
+
 typedef ssize_t (*pwrite_fn)(int, const void *, size_t, off_t);
 static ssize_t faulty_pwrite(int fd, const void *data, size_t bytes, off_t offset) {
     static pwrite_fn next;
@@ -73,8 +104,7 @@ static ssize_t faulty_pwrite(int fd, const void *data, size_t bytes, off_t offse
         return fail_with(error_of(fault));
     if (!fault)
         return next(fd, data, bytes, offset);
-    size_t half = bytes / 2 + 1; /* past the cache: of whole sectors, as a disk would */
-    ssize_t n = next(fd, data, fcntl(fd, F_GETFL) & O_DIRECT ? half / 512 * 512 : half, offset);
+    ssize_t n = next(fd, data, whole_sectors(fd, bytes / 2 + 1), offset);
     if (strcmp(fault, "torn") == 0)
         raise(SIGKILL);
     return n;
@@ -86,6 +116,27 @@ __attribute__((visibility("default"))) ssize_t pwrite(int fd, const void *data, 
 
 __attribute__((visibility("default"))) ssize_t pwrite64(int fd, const void *data, size_t bytes, off64_t offset) {
     return faulty_pwrite(fd, data, bytes, offset);
+}
+
+typedef ssize_t (*pread_fn)(int, void *, size_t, off_t);
+static ssize_t faulty_pread(int fd, void *data, size_t bytes, off_t offset) {
+    static pread_fn next;
+    if (!next)
+        *(void **)&next = dlsym(RTLD_NEXT, "pread64");
+    const char *fault = is_watched_file(fd) ? fault_of("pread") : NULL;
+    if (error_of(fault))
+        return fail_with(error_of(fault));
+    if (fault && strcmp(fault, "end") == 0)
+        return 0;
+    return next(fd, data, fault ? whole_sectors(fd, bytes / 2) : bytes, offset);
+}
+
+__attribute__((visibility("default"))) ssize_t pread(int fd, void *data, size_t bytes, off_t offset) {
+    return faulty_pread(fd, data, bytes, offset);
+}
+
+__attribute__((visibility("default"))) ssize_t pread64(int fd, void *data, size_t bytes, off64_t offset) {
+    return faulty_pread(fd, data, bytes, offset);
 }
 
 typedef int (*fsync_fn)(int);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A bit that flips in a running rank, from outside. Ranks are `flips`, which train the toy and print "step N DIGEST" on
  * rank 0. `flips drive SEED VICTIM COMMAND…` starts the ranks by COMMAND. FLIPS=RANK:PHASE tells one of them to write
- * down where its memory lies and to stop (SIGSTOP) once, in the third step: in "micro" between two microbatches, in
- * "grads" before the optimizer's step, in "rest" and "image" behind it. Of one block in its forward or backward: in
- * "gathered" before it reads parameters, in "input" before it reads its input, in "kept" before a backward, an
- * activation that the next one reads, and in "made" when it has written what it makes. The driver then flips one bit
- * through /proc/PID/mem, kills the rank VICTIM unless it is -1, and lets the rank go on. It says what it has changed,
- * and ends with COMMAND's exit code. FLIPS_BLOCKS: the toy as blocks. FLIPS_SAVE: each step is saved. FLIPS_MIRROR:
- * images every so many. */
+ * down where its memory lies and to stop (SIGSTOP) once, in the third step or in FLIPS_STEP: in "micro" between two
+ * microbatches, in "grads" before the optimizer's step, in "rest" and "image" behind it. Of one block in its forward or
+ * backward: in "gathered" before it reads parameters, in "input" before it reads its input, in "kept" before a
+ * backward, an activation that the next one reads, in "batch" what the pass was given, and in "made" when it has
+ * written what it makes. The driver then flips one bit through /proc/PID/mem, or with FLIPS_TWO two buffers in opposite
+ * ways, kills the rank VICTIM unless it is -1, and lets the rank go on. It says what it has changed, and ends with
+ * COMMAND's exit code. FLIPS_BLOCKS: the toy as blocks. FLIPS_SAVE: each step is saved. FLIPS_MIRROR: images every so
+ * many. */
 #include "core/recovery/mirror.h"
 #include "toy.h"
 
@@ -19,7 +20,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { STEPS = 5, HERE = 3, MOST = 512 };
+enum { MOST = 512 };
+
+/* The step in which it stops, FLIPS_STEP; two more come. */
+static int64_t here(void) {
+    const char *text = getenv("FLIPS_STEP");
+    return text ? atoi(text) : 3;
+}
 
 /* ---- a rank ---------------------------------------------------------------------------------------- */
 
@@ -76,7 +83,7 @@ static void stop_at(const tess *t, int64_t step, const char *phase) {
     const char *text = getenv("FLIPS");
     int rank = -1;
     char wanted[16] = "";
-    if (!text || sscanf(text, "%d:%15s", &rank, wanted) != 2 || rank != tess_rank(t) || step != HERE ||
+    if (!text || sscanf(text, "%d:%15s", &rank, wanted) != 2 || rank != tess_rank(t) || step != here() ||
         strcmp(phase, wanted) != 0 || access("places", F_OK) == 0)
         return;
     FILE *f = fopen("places.part", "w");
@@ -92,7 +99,7 @@ static void stop_at(const tess *t, int64_t step, const char *phase) {
 /* ---- within a block ---- */
 
 static const tess *watched; /* null: not this rank */
-static int chosen;          /* which call of the third step's first pass */
+static int chosen;          /* which call of that step's first pass */
 
 static void put_place(FILE *f, const char *name, const void *at, uint64_t bytes) {
     if (at)
@@ -122,6 +129,8 @@ static void write_call(FILE *f, const tess_block_call *c, int scope, int backwar
     else if (strcmp(phase, "kept") == 0)
         put_place(f, "activation", tess__address(&watched->memory, TESS__OUTPUT, scope - 2),
                   b[scope - 2].options.output_bytes);
+    else if (strcmp(phase, "batch") == 0)
+        put_place(f, "batch", c->batch, watched->plan.setup.input_bytes);
     else if (strcmp(phase, "input") == 0) {
         put_place(f, "input", scope ? c->input : c->batch, scope ? input : watched->plan.setup.input_bytes);
         put_place(f, "saved", backward ? c->saved : NULL, b[scope].options.saved_bytes);
@@ -133,13 +142,21 @@ static void write_call(FILE *f, const tess_block_call *c, int scope, int backwar
     }
 }
 
+static int is_of_block(const char *phase) {
+    static const char *const all[] = { "gathered", "input", "kept", "batch", "made" };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (strcmp(phase, all[i]) == 0)
+            return 1;
+    return 0;
+}
+
 /* FLIPS_CALL: the number of the call, forward of each block and then backward from the last to the first. */
 static void watch(const tess_block_call *c, int scope, int backward, int is_over) {
     const char *text = getenv("FLIPS");
     char phase[16] = "";
     int rank = -1;
     if (!watched || !text || sscanf(text, "%d:%15s", &rank, phase) != 2 || rank != tess_rank(watched) ||
-        c->step + 1 != HERE || c->pass != TESS_PASS_TRAIN || c->recompute)
+        !is_of_block(phase) || (int64_t)c->step + 1 != here() || c->pass != TESS_PASS_TRAIN || c->recompute)
         return;
     int call = backward ? 2 * TOY_SCOPES - 1 - scope : scope;
     if (call != chosen || is_over != (strcmp(phase, "made") == 0) || access("places", F_OK) == 0)
@@ -175,12 +192,12 @@ static tess_status nothing(void *user, const tess_range *r, void *data) {
 
 static tess_status train_step(tess *t, toy *m, int64_t step) {
     tess_optimizer_options o = { .struct_size = sizeof o, .lr = 0.01f };
-    int64_t accum = tess_accum(t), first = ((step - 1) * tess_ranks(t) + tess_rank(t)) * accum;
+    int64_t accum = tess_accum(t);
     tess_status s = TESS_OK;
     for (int64_t k = 0; !s && k < accum; k++) {
         if (k && !(s = tess_each_owned(t, TESS_OF_PARAM, nothing, NULL)))
             stop_at(t, step, "micro");
-        s = s ? s : pass(t, m, first + k);
+        s = s ? s : pass(t, m, (int64_t)tess_microbatch(t, (uint64_t)((step - 1) * accum + k)));
     }
     if (!s && !(s = tess_each_owned(t, TESS_OF_PARAM, nothing, NULL)))
         stop_at(t, step, "grads");
@@ -197,7 +214,7 @@ static tess_status save(tess *t) {
 static tess_status train(tess *t, toy *m, int64_t step) {
     uint64_t digest = 0;
     tess_status s = TESS_OK;
-    for (; !s && step <= STEPS; step++) {
+    for (; !s && step <= here() + 2; step++) {
         s = train_step(t, m, step);
         if (!s) {
             stop_at(t, step, "rest");
@@ -224,8 +241,11 @@ static void write_pid(const tess *t) {
 }
 
 static void say_failure(void *user, const tess_audit_failure *f) {
-    fprintf(stderr, "%s: step %llu, %s of %s, rank %d, auditor %d, wrong %d\n", (const char *)user,
-            (unsigned long long)f->step, f->backward ? "backward" : "forward", f->block, f->rank, f->auditor, f->wrong);
+    fprintf(stderr,
+            "%s: step %llu, unit %s, %s of %s, %s: rank %d has %016llx, auditor %d %016llx; referee %d, wrong %d\n",
+            (const char *)user, (unsigned long long)f->step, f->unit, f->backward ? "backward" : "forward", f->block,
+            f->kind, f->rank, (unsigned long long)f->digest, f->auditor, (unsigned long long)f->digest_again,
+            f->referee, f->wrong);
 }
 
 static tess_status begin(tess **t, toy *m, int64_t *step) {
@@ -248,6 +268,13 @@ static tess_status begin(tess **t, toy *m, int64_t *step) {
     return s;
 }
 
+static void say_audits(const tess *t) {
+    tess_stats s = { .struct_size = sizeof s };
+    if (t && tess_stats_get(t, &s) == TESS_OK && s.n_audits && tess_rank(t) == 0)
+        fprintf(stderr, "audits: %llu, of which failed: %llu\n", (unsigned long long)s.n_audits,
+                (unsigned long long)s.n_audit_failures);
+}
+
 static int be_rank(void) {
     tess *t = NULL;
     toy m = { .skip = 0 };
@@ -266,6 +293,8 @@ static int be_rank(void) {
     } while (s == TESS_E_LOST);
     if (s)
         fprintf(stderr, "flips: %s\n", tess_last_error());
+    else
+        say_audits(t);
     tess_status closed = tess_close(t);
     return tess_exit_code(s ? s : closed);
 }
@@ -305,25 +334,38 @@ static uint64_t draw(uint64_t *seed) {
     return *seed >> 33;
 }
 
+static int flip_bit(int fd, const place *p, uint64_t *seed) {
+    unsigned char byte;
+    off_t at = (off_t)(p->at + draw(seed) % p->bytes);
+    int ok = pread(fd, &byte, 1, at) == 1;
+    byte ^= (unsigned char)(1u << draw(seed) % 8);
+    return ok && pwrite(fd, &byte, 1, at) == 1;
+}
+
+/* What one loses the other gets, at the same place: a sum over both stays what it is. */
+static int shift(int fd, const place *p, const place *q) {
+    uint32_t a, b;
+    int ok = pread(fd, &a, 4, (off_t)p->at) == 4 && pread(fd, &b, 4, (off_t)q->at) == 4;
+    a += 0x1000;
+    b -= 0x1000;
+    return ok && pwrite(fd, &a, 4, (off_t)p->at) == 4 && pwrite(fd, &b, 4, (off_t)q->at) == 4;
+}
+
 /* Buffers have equal chances, whatever their size. */
-static int flip_bit(uint64_t seed) {
+static int change(uint64_t seed) {
     static place places[MOST];
     char path[64];
-    unsigned char byte;
-    int pid = 0, n = read_places(places, MOST, &pid);
+    int pid = 0, n = read_places(places, MOST, &pid), two = getenv("FLIPS_TWO") != NULL;
     for (int i = 0; i < 8; i++)
         (void)draw(&seed);
     const place *p = n ? &places[draw(&seed) % (uint64_t)n] : NULL;
     snprintf(path, sizeof path, "/proc/%d/mem", pid);
     int fd = p ? open(path, O_RDWR) : -1;
-    off_t at = p ? (off_t)(p->at + draw(&seed) % p->bytes) : 0;
-    int ok = fd >= 0 && pread(fd, &byte, 1, at) == 1;
-    byte ^= (unsigned char)(1u << draw(&seed) % 8);
-    ok = ok && pwrite(fd, &byte, 1, at) == 1;
+    int ok = fd >= 0 && (!two ? flip_bit(fd, p, &seed) : n > 1 && shift(fd, &places[n - 2], &places[n - 1]));
     if (fd >= 0)
         close(fd);
     if (ok)
-        fprintf(stderr, "flipped: %s\n", p->name);
+        fprintf(stderr, "flipped: %s\n", two ? places[n - 1].name : p->name);
     return ok ? pid : 0;
 }
 
@@ -350,7 +392,7 @@ static int drive(uint64_t seed, int victim, char **command) {
         (void)read_places(NULL, 0, &pid);
         if (flipped || !pid || !is_stopped(pid))
             continue;
-        flipped = flip_bit(seed) ? 1 : -1;
+        flipped = change(seed) ? 1 : -1;
         if (victim >= 0)
             kill_rank(victim);
         kill(pid, SIGCONT);

@@ -147,7 +147,9 @@ void launch_server_catch_up(launch *);
 int launch_server_joined(const launch *, int32_t r); /* true once the rank has joined */
 /** True if the rank's heartbeat has stopped at its generation's server or a later one that it joined. */
 int launch_server_silent(const launch *, int32_t r);
-int32_t launch_server_culprit(const launch *);   /* index of the first cause; negative: none, or no rank of ours */
+int32_t launch_server_culprit(const launch *); /* index of the first cause; negative: none, or no rank of ours */
+/** True, with its reason, if the rank was the first cause and has ended itself as a lost one. */
+int launch_server_last_word(const launch *, int32_t rank, char *out, size_t n);
 int32_t launch_server_connected(const launch *); /* ranks, now */
 int launch_server_ready(const launch *);         /* true if the group can continue without lost ranks */
 int launch_server_closing(const launch *);       /* true if the group has finished its work */

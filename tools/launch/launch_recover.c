@@ -11,6 +11,7 @@
 #include "tools/support/progress.h"
 
 #define HOUR_NS (3600 * 1000000000ll)
+enum { HOW = 512 /* bytes of a rank's last word */ };
 
 /* A rank that has ended well will not come back: the work is done, or was never shared. */
 static int anyone_done(const launch *l) {
@@ -74,15 +75,19 @@ void launch_end_silent(launch *l) {
 
 static void say_how(const launch *l, int32_t r, char *out, size_t n) {
     const launch_rank *rank = &l->ranks[r];
+    char why[HOW];
     if (rank->silent)
         snprintf(out, n, "gave no sign of life and was ended");
+    else if (launch_server_last_word(l, r, why, sizeof why))
+        snprintf(out, n, "ended itself (%.500s)", why);
     else
         snprintf(out, n, "was killed by signal %d (%s)", rank->signal, strsignal(rank->signal));
 }
 
 static int replace(launch *l, int32_t r, const char *why) {
     launch_recovery *a = &l->recovery;
-    char how[96];
+    char how[HOW + 32];
+    say_how(l, r, how, sizeof how); /* of the server that knows */
     if (needs_new_group(l, r)) {
         launch_server_ended(l, r, 0, why);
         a->generation++;
@@ -91,7 +96,6 @@ static int replace(launch *l, int32_t r, const char *why) {
     }
     if (l->ranks[r].signal) {
         a->replaced++;
-        say_how(l, r, how, sizeof how);
         tool_say(SAY_WARNING, "rank %d %s: another process takes its place (recovery %d)", (int)r, how,
                  (int)a->generation);
     }
@@ -168,7 +172,7 @@ static int form(launch *l, int32_t n, const char *stays) {
 
 static int go_on_with_fewer(launch *l, int32_t r, const char *why) {
     launch_recovery *a = &l->recovery;
-    char how[96], *stays = l->options->least ? calloc((size_t)a->n_members, 1) : NULL;
+    char how[HOW + 32], *stays = l->options->least ? calloc((size_t)a->n_members, 1) : NULL;
     int32_t n = stays ? find_fewer(l, stays) : 0;
     say_how(l, r, how, sizeof how);
     if (n) {

@@ -157,6 +157,10 @@ int32_t launch_server_culprit(const launch *l) {
     return l->server ? tess__kv_server_culprit(l->server) - l->options->first_rank : -1;
 }
 
+int launch_server_last_word(const launch *l, int32_t r, char *out, size_t n) {
+    return l->server && tess__kv_server_last_word(l->server, number(l, r), out, n);
+}
+
 int32_t launch_server_connected(const launch *l) {
     return tess__kv_server_connected(l->server);
 }

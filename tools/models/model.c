@@ -90,6 +90,37 @@ static tess_status freeze(model *m) {
     return trained ? TESS_OK : tess_fail(TESS_E_INVALID, "frozen: nothing is left to train");
 }
 
+/* Puts parameters of that name into group `number`, counted from 1, unless they are in one. Returns how many. */
+static int32_t put_in_group(model *m, const char *pattern, size_t n, int32_t number) {
+    int32_t found = 0;
+    for (int32_t i = 0; i < m->desc.n_params; i++) {
+        model_param *p = &m->desc.params[i];
+        if (p->optimizer_group > 1 || p->is_frozen || p->is_buffer || p->alias_of[0] || !matches(pattern, n, p->name))
+            continue;
+        p->optimizer_group += 2 * number;
+        found++;
+    }
+    return found;
+}
+
+static tess_status make_groups(model *m) {
+    int32_t number = 1;
+    for (const char *p = m->options.groups; p && *p; number++) {
+        for (int is_last = 0; !is_last; p++) {
+            size_t n = strcspn(p, ",:;");
+            if (!put_in_group(m, p, n, number))
+                return tess_fail(TESS_E_INVALID,
+                                 "groups: %s trains no parameter of the name \"%.*s\" that is in no group yet",
+                                 m->t->name, (int)n, p);
+            p += n;
+            is_last = *p != ',';
+        }
+        p += strcspn(p, ";");
+        p += strspn(p, "; ");
+    }
+    return TESS_OK;
+}
+
 tess_status model_create(const char *name, const model_options *options, model **out) {
     const model_ops *t = find(name);
     if (!t)
@@ -115,11 +146,14 @@ tess_status model_create(const char *name, const model_options *options, model *
         status = model__make_chunked(m);
     if (status == TESS_OK)
         status = freeze(m);
+    if (status == TESS_OK)
+        status = make_groups(m);
     if (status != TESS_OK) {
         model_destroy(m);
         return status;
     }
-    m->options.isa = m->options.operators = m->options.frozen = NULL; /* these texts belong to the caller */
+    m->options.isa = m->options.operators = m->options.frozen = m->options.groups =
+        NULL; /* these texts belong to the caller */
     operators->describe(m->o, m->operators, sizeof m->operators);
     *out = m;
     return TESS_OK;

@@ -41,6 +41,8 @@ typedef struct {   /* zero is the model's default; a model ignores options that 
     float attention_dropout; /* a config may set it, but no model implements it, and training warns */
     model_decoder decoder;
     const char *frozen; /* patterns of parameters that are not trained, such as "embed.*", joined by ','; null: none */
+    /* Patterns of optimizer groups: "a.*,b.*:…;c.*:…", where the models do not read what follows ':'. Null: none. */
+    const char *groups;
     model_lora lora;
     uint32_t precision; /* dtype of the parameters: TESS_F32 (also 0), TESS_BF16 or TESS_F16 */
     int32_t threads;    /* compute threads, 0: 1; with oneDNN bits depend on it */
@@ -59,7 +61,7 @@ typedef struct {
     uint32_t stored;         /* storage format of a frozen matrix, STORED_…; shape and elems are the matrix's */
     int32_t is_adapter;      /* belongs to model_lora */
     int32_t is_buffer;       /* running statistics: fp32, not trained */
-    int32_t optimizer_group; /* gpt: 0 matrices, 1 biases and normalisations (no decay); else 0 */
+    int32_t optimizer_group; /* twice the group of model_options.groups, 0: none; 1 more for a decoder's vectors */
     uint32_t init;           /* MODEL_UNIFORM, … */
     float scale;
 } model_param;

@@ -59,6 +59,7 @@ tess_status model_run_make(const train_settings *s, int32_t local, model_options
                         .seed = s->seed,
                         .isa = s->isa };
     o.frozen = s->freeze;
+    o.groups = s->groups_text;
     o.half_units = s->half_units;
     o.packs = s->pack;
     if (s->folder || s->config)

@@ -165,22 +165,20 @@ static tess_status read_moments(train_settings *s) {
 }
 
 static tess_status read_schedule(train_settings *s) {
-    s->warmup = s->min_lr = -1;
-    s->schedule = s->schedule ? s->schedule : language_schedule;
-    TRY(tool_option_choice("schedule", &s->schedule));
-    TRY(tool_option_int("warmup", &s->warmup));
-    if (strcmp(s->schedule, "step") == 0 && strcmp(s->model, "mnist") != 0)
-        return tess_fail(TESS_E_INVALID, "schedule is step, which falls with each epoch, but %s counts steps",
-                         s->model);
-    if (!tool_option_text("min-lr"))
-        return TESS_OK;
-    TRY(tool_option_real("min-lr", &s->min_lr));
-    if (strcmp(s->schedule, "step") == 0 || strcmp(s->schedule, "constant") == 0)
-        return tess_fail(TESS_E_INVALID,
-                         "min-lr is set, but only linear, cosine and wsd end with it and schedule is %s", s->schedule);
-    if (!(s->min_lr >= 0 && s->min_lr <= s->lr))
-        return tess_fail(TESS_E_INVALID, "min-lr is %g, expected a rate from 0 to lr, %g", s->min_lr, s->lr);
-    return TESS_OK;
+    train_group run = { .lr = s->lr, .warmup = -1, .min_lr = -1, .weight_decay = -1 };
+    run.schedule = s->schedule ? s->schedule : language_schedule;
+    TRY(tool_option_choice("schedule", &run.schedule));
+    TRY(tool_option_int("warmup", &run.warmup));
+    TRY(tool_option_real("min-lr", &run.min_lr));
+    if (tool_option_text("min-lr") && !(run.min_lr >= 0))
+        return tess_fail(TESS_E_INVALID, "min-lr is %g, expected a rate from 0 to lr, %g", run.min_lr, s->lr);
+    TRY(group_settings_check(s->model, "", &run));
+    s->schedule = run.schedule;
+    s->warmup = run.warmup;
+    s->min_lr = run.min_lr;
+    s->groups_text = tool_option_text("groups");
+    run.min_lr = -1;
+    return group_settings_read(s->model, s->groups_text, &run, s->groups, &s->n_groups);
 }
 
 static tess_status read_guard(train_settings *s) {

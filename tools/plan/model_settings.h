@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <tessera/tessera.h>
 
+#include "group_settings.h"
 #include "tools/support/help.h"
 
 typedef struct { /* options, else the model's defaults */
@@ -19,6 +20,9 @@ typedef struct { /* options, else the model's defaults */
     const char *schedule; /* null in a row of defaults: the schedule of language models */
     int64_t warmup;       /* steps; -1: not set */
     double min_lr;        /* -1: not set */
+    train_group groups[TRAIN_GROUPS];
+    int32_t n_groups;
+    const char *groups_text; /* null: none */
     int64_t layers, heads, width, context, image_size, hidden;
     const char *tokenizer, *valid; /* null: the folder's; the share, 0: the default */
     double valid_share;

@@ -22,16 +22,13 @@ static tess_status measure(const tool_planner *p, int32_t ranks, uint64_t bytes[
     tess *t = NULL;
     void *state = NULL;
     tess_stats stats = { .struct_size = sizeof stats };
-    tess_info info = { .struct_size = sizeof info };
     tess_status status = p->open(p->user, ranks, &t, &state);
     if (status != TESS_OK && status != TESS_E_BUDGET)
         return status;
     status = tess_stats_get(t, &stats);
     for (int d = 1; status == TESS_OK && d < 3; d++)
         bytes[d] = stats.planned_peak_bytes[d];
-    if (status == TESS_OK && tess_info_get(t, &info) == TESS_OK && info.disk_memory_bytes &&
-        stats.planned_disk_peak_bytes > info.disk_memory_bytes)
-        status = TESS_E_BUDGET; /* no change is listed that leaves too much for the disk */
+    bytes[0] = stats.planned_disk_peak_bytes;
     if (status == TESS_OK)
         predict(p, t, state, seconds);
     p->close(t, state);

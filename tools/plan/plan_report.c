@@ -160,7 +160,7 @@ static void print_budget(FILE *out, const facts *f) {
 
 /* An alternative that fits: the command's options that change. */
 static void print_advice(FILE *out, const tess__advice *a) {
-    char change[400], device[32], host[32];
+    char change[400], device[32], host[32], disk[32];
     if (!a->n_planned)
         return;
     if (!a->n)
@@ -173,6 +173,8 @@ static void print_advice(FILE *out, const tess__advice *a) {
         tess__change_text(&r->change, change, sizeof change);
         fprintf(out, "  %14s device %14s host   %s", tool_bytes_text(r->bytes[TESS_DOMAIN_DEVICE], device),
                 tool_bytes_text(r->bytes[TESS_DOMAIN_HOST], host), change);
+        if (r->bytes[TESS_DOMAIN_DISK])
+            fprintf(out, "   %s of disk", tool_bytes_text(r->bytes[TESS_DOMAIN_DISK], disk));
         if (r->seconds >= 0)
             fprintf(out, "   %.4g s per step", r->seconds);
         fputc('\n', out);
@@ -285,6 +287,7 @@ static void put_remedy(json_out *j, const tess__remedy *r) {
     json_object_end(j);
     json_uint(j, "planned_peak_device_bytes", r->bytes[TESS_DOMAIN_DEVICE]);
     json_uint(j, "planned_peak_host_bytes", r->bytes[TESS_DOMAIN_HOST]);
+    json_uint(j, "planned_peak_disk_bytes", r->bytes[TESS_DOMAIN_DISK]);
     if (r->seconds >= 0)
         json_double(j, "seconds", r->seconds);
     json_object_end(j);

@@ -34,7 +34,7 @@ typedef struct {
     double now, cores;                                                     /* cores of this rank, 0: no limit */
     int32_t last;                                                          /* span: the engine's latest */
     int32_t *gather, *reduce, *fetched, *on_host, *offload[2], *reload[2]; /* tickets by group or block; 0: none */
-    int32_t *states;                                                       /* on their way from or to a store */
+    int32_t *states, *staged; /* on their way from or to a store; 1: a shard has memory to come from there */
     int32_t *tickets;
     const tess__program *program;
     int32_t microbatch;
@@ -346,11 +346,12 @@ static tess_status gather_group(sim *s, const tess__instr *in) {
     int32_t g = in->index, ranks = s->in->setup->shard_ranks;
     const tess__group *group = &s->in->layout->groups[g];
     double cast = simulate_cast_bytes(group, TESS__GATHER);
+    double stored = simulate_disk_seconds(s->in, simulate_stored_params(group)); /* read where the shard is cast */
     if (in->flags & TESS__ASYNC)
-        return post_job(s, UP, TESS__TRACK_UP, in, over(cast / 2, s->in->machine->up_bytes_per_second), 1,
+        return post_job(s, UP, TESS__TRACK_UP, in, stored + over(cast / 2, s->in->machine->up_bytes_per_second), 1,
                         &s->fetched[g]);
     if (!group->low_copy || group->param_rest.domain == TESS_DOMAIN_HOST)
-        TRY(run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, cast)));
+        TRY(run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, cast) + (s->staged[g] ? stored : 0)));
     return ranks == 1 ? TESS_OK : post_collective(s, in, &s->gather[g]);
 }
 
@@ -400,9 +401,18 @@ static tess_status move_group(sim *s, const tess__instr *in) {
 }
 
 static tess_status fetch_group(sim *s, const tess__instr *in) {
-    double bytes = simulate_cast_bytes(&s->in->layout->groups[in->index], TESS__GATHER) / 2; /* cast on the way */
-    return post_job(s, UP, TESS__TRACK_UP, in, over(bytes, s->in->machine->up_bytes_per_second), 1,
+    const tess__group *group = &s->in->layout->groups[in->index];
+    double bytes = simulate_cast_bytes(group, TESS__GATHER) / 2; /* cast on the way */
+    double stored = simulate_disk_seconds(s->in, simulate_stored_params(group));
+    return post_job(s, UP, TESS__TRACK_UP, in, stored + over(bytes, s->in->machine->up_bytes_per_second), 1,
                     &s->fetched[in->index]);
+}
+
+static tess_status move_stored(sim *s, const tess__instr *in) {
+    const tess__group *g = &s->in->layout->groups[in->index];
+    double seconds = simulate_disk_seconds(s->in, simulate_stored_states(g) + simulate_stored_params(g));
+    return post_job(s, DISK, in->op == TESS__STATES_FETCH ? TESS__TRACK_UP : TESS__TRACK_DOWN, in, seconds, 0,
+                    &s->states[in->index]);
 }
 
 /* The engine's thread posts it and waits at once. */
@@ -417,6 +427,8 @@ static tess_status post_and_wait(sim *s, const tess__instr *in) {
 static tess_status book_buffer(sim *s, const tess__instr *in) {
     const tess__buffer *b = &s->program->buffers[in->buffer];
     tess__instr named = *in;
+    if (b->role == TESS__STAGED_PARAM)
+        s->staged[b->index] = in->op == TESS__ALLOC;
     named.index = b->role == TESS__GRAD || b->role == TESS__SHARD_GRAD ? in->index : 0;
     return in->flags & TESS__ZERO ? run_work(s, &named, NULL, kernel_seconds(s, MACHINE_RATE_COPY, (double)b->bytes))
                                   : TESS_OK;
@@ -459,7 +471,8 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     int32_t i = in->index;
     int output = in->flags & TESS__OUTPUTS ? 1 : 0;
     switch (in->op) {
-    case TESS__ALLOC: return book_buffer(s, in);
+    case TESS__ALLOC:
+    case TESS__FREE: return book_buffer(s, in);
     case TESS__INPUT_COPY:
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, 2 * (double)u->input_bytes));
     case TESS__GATHER: return gather_group(s, in);
@@ -494,9 +507,7 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     case TESS__AUDIT_SEND:
     case TESS__AUDIT: return audit_instr(s, in);
     case TESS__STATES_FETCH:
-    case TESS__STATES_STORE:
-        return post_job(s, DISK, in->op == TESS__STATES_FETCH ? TESS__TRACK_UP : TESS__TRACK_DOWN, in,
-                        simulate_disk_seconds(s->in, &l->groups[i]), 0, &s->states[i]);
+    case TESS__STATES_STORE: return move_stored(s, in);
     case TESS__STATES_FETCH_WAIT:
     case TESS__STATES_STORE_WAIT: return wait_for_job(s, DISK, in, &s->states[i]);
     default: return in->op >= TESS__UPDATE_MAKE ? matrices_instr(s, in) : TESS_OK; /* no time to speak of */
@@ -563,12 +574,12 @@ tess_status simulate_step(const simulation *in, simulated_step *out) {
     simulated_step own = { 0 };
     sim s = { .in = in, .out = &own, .last = -1 };
     s.cores = in->machine->cores / simulate_ranks_of_node(in);
-    s.tickets = calloc((size_t)n * 9 + 1, sizeof *s.tickets);
+    s.tickets = calloc((size_t)n * 10 + 1, sizeof *s.tickets);
     if (!s.tickets)
         return tess_fail(TESS_E_NOMEM, "no memory to simulate a step");
     int32_t **tables[] = { &s.gather,     &s.reduce,    &s.fetched,   &s.on_host, &s.offload[0],
-                           &s.offload[1], &s.reload[0], &s.reload[1], &s.states };
-    for (int i = 0; i < 9; i++)
+                           &s.offload[1], &s.reload[0], &s.reload[1], &s.states,  &s.staged };
+    for (int i = 0; i < 10; i++)
         *tables[i] = s.tickets + (size_t)i * (size_t)n;
     tess_status status = run_programs(&s);
     for (int i = 0; i < N_QUEUES; i++)

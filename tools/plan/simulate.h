@@ -67,10 +67,16 @@ static inline int32_t simulate_ranks_of_node(const simulation *in) {
     int32_t node = in->machine->ranks_per_node > 0 ? in->machine->ranks_per_node : all;
     return node < all ? node : all;
 }
-/** States of a group, read from a node's disk or written there; its ranks share it. */
-static inline double simulate_disk_seconds(const simulation *in, const tess__group *g) {
+/** Bytes of a group, read from a node's disk or written there; its ranks share it. */
+static inline double simulate_disk_seconds(const simulation *in, double bytes) {
     double said = in->machine->disk_bytes_per_second;
-    return (double)tess__states_of(g, g->shard_elems) * simulate_ranks_of_node(in) /
-           (said > 0 ? said : MACHINE_DISK_RATE);
+    return bytes * simulate_ranks_of_node(in) / (said > 0 ? said : MACHINE_DISK_RATE);
+}
+/** Those of the shard of parameters, where they rest in a store. */
+static inline double simulate_stored_params(const tess__group *g) {
+    return g->param_rest.stored ? (double)g->shard_elems * tess_dtype_bytes(g->master) : 0;
+}
+static inline double simulate_stored_states(const tess__group *g) {
+    return g->state_rest.stored ? (double)tess__states_of(g, g->shard_elems) : 0;
 }
 #endif

@@ -66,6 +66,8 @@ const tool_option tool_options[] = {
     { "warmup", INT, NULL, NULL, "steps in which the rate rises at first", "N", OPTIM, TRAINS, NULL, 0, UP },
     { "min-lr", REAL, NULL, NULL, "rate that linear, cosine and wsd end with; unset: a tenth", "RATE", OPTIM, TRAINS,
       NULL, 0, 1e6 },
+    { "groups", TEXT, NULL, NULL, "parameters with a rate or schedule of their own: NAMES:lr=RATE,schedule=NAME,…;…",
+      "GROUPS", OPTIM, TRAINS, "mnist convbn " TRANSFORMERS, 0, 0 },
     { "momentum", REAL, NULL, NULL, "momentum of sgd", "M", OPTIM, TRAINS, NULL, 0, 1 },
     { "beta1", REAL, NULL, NULL, "of adam, adamw, plugins: decay of the mean of gradients", "B", OPTIM, TRAINS, NULL, 0,
       1 },

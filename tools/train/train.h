@@ -97,8 +97,10 @@ struct train_run {
     train_feed *feed;     /* null: malloc gave `batch` */
     tool_planner planner; /* plans with other options, to advise when the run does not fit */
     tess_optimizer_options optimizer;
-    tess_optimizer_group groups[2];
-    tess_schedule schedule;
+    /* The run's, then those of --groups. For each there are two optimizer groups: matrices, and vectors. */
+    tess_schedule schedules[1 + TRAIN_GROUPS];
+    tess_optimizer_group groups[2 * (1 + TRAIN_GROUPS)];
+    float group_lr[2 * (1 + TRAIN_GROUPS)];
     /* results */
     double loss, accuracy, eval_loss; /* NAN: none */
     train_best best;
@@ -168,8 +170,10 @@ tess_status train_step_settle(train_run *); /* [C] shows finished steps; call it
 void train_step_forget(train_run *);        /* drops finished steps, because a lost rank makes the run repeat them */
 
 /* ---- train_schedule.c ----------------------------------------------------------------------------- */
-void train_schedule_make(train_run *);               /* call it when the task has set the number of steps */
-double train_rate(const train_run *, uint64_t step); /* learning rate of `step`, which counts from 0 */
+void train_schedule_make(train_run *); /* call it when the task has set the number of steps */
+/** Learning rate of `step`, which counts from 0: group 0 is the run's, others are those of --groups. */
+double train_rate(const train_run *, int32_t group, uint64_t step);
+void train_rates_set(train_run *, uint64_t step); /* sets those of `optimizer` */
 
 /* ---- train_best.c --------------------------------------------------------------------------------- */
 enum { TRAIN_BEST_BYTES = 160 };

@@ -10,7 +10,7 @@
 #include <tessera/tessera.h>
 #include "train.h"
 
-enum { PROBES = 16, PROBED_BYTES = 1 << 20, WORDS = 480 }; /* WORDS: bytes that tess_agree passes on */
+enum { PROBES = 16, PROBED_BYTES = 1 << 20, WORDS = 480, GROUPS = 96 }; /* WORDS: bytes that tess_agree passes on */
 
 /* FNV-1a. */
 static uint64_t hash_on(uint64_t hash, const unsigned char *data, size_t bytes) {
@@ -48,21 +48,33 @@ static const char *given(double value, char out[24]) {
     return value < 0 ? "auto" : out;
 }
 
+/* Gives a word for --groups: its text without blanks, or a hash of one that is long. */
+static void groups_word(const char *text, char out[GROUPS]) {
+    size_t n = 0;
+    for (const char *p = text ? text : "none"; *p && n < GROUPS - 1; p++)
+        if (*p != ' ')
+            out[n++] = *p;
+    out[n] = 0;
+    if (n == GROUPS - 1)
+        snprintf(out, GROUPS, "%016" PRIx64, hash_on(14695981039346656037u, (const unsigned char *)text, strlen(text)));
+}
+
 void train_identity_make(train_run *r) {
     const train_settings *s = &r->s;
-    char warmup[24], least[24];
+    char warmup[24], least[24], groups[GROUPS];
     tess_info info = { .struct_size = sizeof info };
     if (tess_info_get(r->t, &info) != TESS_OK)
         info.precision = "";
     r->held_out = held_out_hash(r);
+    groups_word(s->groups_text, groups);
     snprintf(r->identity, sizeof r->identity,
              "model=%s seed=%" PRIu64 " batch=%" PRId64 " microbatches=%" PRId64 " steps=%" PRIu64
              " deterministic=%d optimizer=%s lr=%.9g momentum=%.9g weight-decay=%.9g beta1=%.9g beta2=%.9g eps=%.9g "
              "clip=%.9g precision=%s schedule=%s warmup=%s "
-             "min-lr=%s data=%016" PRIx64 "%s%s",
+             "min-lr=%s groups=%s data=%016" PRIx64 "%s%s",
              s->model, s->seed, s->batch, (int64_t)r->ranks * s->accum, r->task.steps, s->deterministic, s->optimizer,
              s->lr, s->momentum, s->weight_decay, s->beta1, s->beta2, s->eps, s->clip, info.precision, s->schedule,
-             given(s->warmup, warmup), given(s->min_lr, least), data_hash(r), s->lora ? " lora=" : "",
+             given(s->warmup, warmup), given(s->min_lr, least), groups, data_hash(r), s->lora ? " lora=" : "",
              s->lora ? s->lora : "");
 }
 

@@ -104,6 +104,34 @@ static void put_restart(train_run *r) {
     train_output_end(r);
 }
 
+static void put_groups(const train_run *r, json_out *j) {
+    char names[256];
+    json_array_begin(j, "groups");
+    for (int32_t i = 0; i < r->s.n_groups; i++) {
+        const train_group *g = &r->s.groups[i];
+        const tess_schedule *s = &r->schedules[1 + i];
+        snprintf(names, sizeof names, "%.*s", (int)g->names_bytes, g->names);
+        json_object_begin(j, NULL);
+        json_string(j, "names", names);
+        json_string(j, "schedule", g->schedule);
+        json_double(j, "lr", s->rate);
+        json_uint(j, "warmup", s->warmup);
+        json_double(j, "min_lr", s->rate * s->least);
+        json_double(j, "weight_decay", (double)r->groups[2 + 2 * i].weight_decay);
+        json_object_end(j);
+    }
+    json_array_end(j);
+}
+
+static void put_group_rates(const train_run *r, json_out *j, uint64_t step) {
+    if (!r->s.n_groups)
+        return;
+    json_array_begin(j, "group_lr");
+    for (int32_t i = 0; i < r->s.n_groups; i++)
+        json_double(j, NULL, train_rate(r, 1 + i, step));
+    json_array_end(j);
+}
+
 void train_output_start(train_run *r) {
     tess_stats stats = stats_of(r);
     if (r->task.source)
@@ -125,7 +153,8 @@ void train_output_start(train_run *r) {
         json_uint(j, "steps", r->task.steps);
         json_uint(j, "seed", r->s.seed);
         json_string(j, "schedule", r->s.schedule);
-        json_uint(j, "warmup", r->schedule.warmup);
+        json_uint(j, "warmup", r->schedules[0].warmup);
+        put_groups(r, j);
         json_string(j, "operators", r->m->operators);
         json_string(j, "data", r->s.data);
         json_string(j, "watch", r->live ? live_page_url(r->live) : NULL);
@@ -158,6 +187,7 @@ void train_output_step(train_run *r, const train_step_record *of) {
     json_uint(j, "step", of->step);
     json_double(j, "loss", r->loss);
     json_double(j, "lr", of->rate);
+    put_group_rates(r, j, of->step - 1);
     json_double(j, "seconds", of->seconds);
     put_number(j, "grad_norm", r->watch.grad_norm);
     put_number(j, "flop_utilisation", r->watch.utilisation);

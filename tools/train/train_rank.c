@@ -101,16 +101,12 @@ static tess_status open_engine(train_run *r) {
     r->ranks = tess_ranks(r->t);
     r->joins = train_joins(r);
     r->mirror = mirror_of(r);
-    r->groups[0] = (tess_optimizer_group){ (float)r->s.weight_decay, 1 };
-    r->groups[1] = (tess_optimizer_group){ 0, 1 }; /* biases and normalisations do not decay */
     r->optimizer = (tess_optimizer_options){ .struct_size = sizeof r->optimizer,
                                              .beta1 = (float)r->s.beta1,
                                              .beta2 = (float)r->s.beta2,
                                              .eps = (float)r->s.eps,
                                              .momentum = (float)r->s.momentum,
-                                             .clip_norm = (float)r->s.clip,
-                                             .groups = r->groups,
-                                             .n_groups = r->m && r->m->t->optimizer_groups > 1 ? 2 : 1 };
+                                             .clip_norm = (float)r->s.clip };
     return status == TESS_OK ? train_agree(r, model_start(r->t, r->m)) : status;
 }
 

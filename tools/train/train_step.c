@@ -131,9 +131,9 @@ static tess_status end_now(train_run *r, train_step_record *of) {
 }
 
 tess_status train_step(train_run *r) {
-    train_step_record of = { .step = r->steps_done + 1, .rate = train_rate(r, r->steps_done) };
+    train_step_record of = { .step = r->steps_done + 1, .rate = train_rate(r, 0, r->steps_done) };
     of.started = tool_seconds();
-    r->optimizer.lr = (float)of.rate;
+    train_rates_set(r, r->steps_done);
     if (r->steps_done > r->group_step)
         tool_alloc_window_begin();
     tess_status status = run_microbatches(r, &of);

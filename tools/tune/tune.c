@@ -27,6 +27,7 @@ static void put_candidate(json_out *j, const tune_candidate *c) {
     json_double(j, "seconds", c->seconds);
     json_uint(j, "planned_peak_device_bytes", c->peak_bytes[TESS_DOMAIN_DEVICE]);
     json_uint(j, "planned_peak_host_bytes", c->peak_bytes[TESS_DOMAIN_HOST]);
+    json_uint(j, "planned_peak_disk_bytes", c->peak_bytes[TESS_DOMAIN_DISK]);
     json_bool(j, "fits", c->fits);
     json_object_end(j);
     json_line(j);
@@ -52,37 +53,55 @@ static tess_status put_all(FILE *out, const tune_result *r, const char *name, in
 
 static void print_all(FILE *out, const tune_result *r, const char *name, int32_t ranks, const char *machine,
                       const char *command) {
-    char device[32], host[32];
+    char device[32], host[32], disk[32];
     fprintf(out, "%s, %d rank%s, on %s: %d different plans, %d fit\n\n", name, (int)ranks, ranks == 1 ? "" : "s",
             machine, (int)r->n, (int)r->n_fit);
-    fprintf(out, "%12s %12s %12s   %-14s %-18s %-11s %-8s %-10s %s\n", "step", "device", "host", "wrap", "strategy",
-            "activations", "offload", "precision", "prefetch");
+    fprintf(out, "%12s %12s %12s %12s   %-14s %-18s %-11s %-8s %-10s %s\n", "step", "device", "host", "disk", "wrap",
+            "strategy", "activations", "offload", "precision", "prefetch");
     for (int32_t i = 0; i < r->n_fit && i < SHOWN; i++) {
         const tune_candidate *c = &r->all[i];
-        fprintf(out, "%9.4g ms %12s %12s   %-14s %-18s %-11s %-8s %-10s %s\n", c->seconds * 1e3,
+        fprintf(out, "%9.4g ms %12s %12s %12s   %-14s %-18s %-11s %-8s %-10s %s\n", c->seconds * 1e3,
                 tool_bytes_text(c->peak_bytes[TESS_DOMAIN_DEVICE], device),
-                tool_bytes_text(c->peak_bytes[TESS_DOMAIN_HOST], host), c->value[TUNE_WRAP], c->value[TUNE_STRATEGY],
+                tool_bytes_text(c->peak_bytes[TESS_DOMAIN_HOST], host),
+                tool_bytes_text(c->peak_bytes[TESS_DOMAIN_DISK], disk), c->value[TUNE_WRAP], c->value[TUNE_STRATEGY],
                 c->value[TUNE_ACTIVATIONS], c->value[TUNE_OFFLOAD], c->value[TUNE_PRECISION], c->value[TUNE_PREFETCH]);
     }
     if (r->n_fit)
         fprintf(out, "\n%s\n", command);
 }
 
-/* Returns the least memory of any combination in the domain whose budget is set. */
+static const char *const budgets[TUNE_DOMAINS] = { "", "device-memory", "host-memory", "disk-memory" };
+
+/* "; 4096 of device memory are allowed", of each domain with a budget. Returns the first of them. */
+static uint32_t budgets_text(char *out, size_t n) {
+    static const char *const names[TUNE_DOMAINS] = { "", "device memory", "host memory", "disk" };
+    uint32_t first = 0;
+    uint64_t budget;
+    size_t at = 0;
+    out[0] = 0;
+    for (uint32_t d = 1; d < TUNE_DOMAINS && at < n; d++)
+        if (tool_option_text(budgets[d]) && tool_option_bytes(budgets[d], &budget) == TESS_OK) {
+            at += (size_t)snprintf(out + at, n - at, "; %" PRIu64 " of %s are allowed", budget, names[d]);
+            first = first ? first : d;
+        }
+    return first ? first : TESS_DOMAIN_DEVICE;
+}
+
+/* Names the plan that takes the least of the first budget that is set. */
 static tess_status none_fits(const tune_result *r) {
     const tune_candidate *least = &r->all[0];
-    uint64_t budget = 0;
-    tool_option_bytes("device-memory", &budget);
+    char allowed[200];
+    uint32_t d = budgets_text(allowed, sizeof allowed);
     for (int32_t i = 1; i < r->n; i++)
-        if (r->all[i].peak_bytes[TESS_DOMAIN_DEVICE] < least->peak_bytes[TESS_DOMAIN_DEVICE])
+        if (r->all[i].peak_bytes[d] < least->peak_bytes[d])
             least = &r->all[i];
     return tess_fail(TESS_E_BUDGET,
-                     "none of %d plans fits: the least takes %" PRIu64 " bytes of device memory and %" PRIu64
-                     " of host memory (wrap=%s strategy=%s activations=%s offload=%s precision=%s); %" PRIu64
-                     " of device memory are allowed",
+                     "none of %d plans fits: the least takes %" PRIu64 " bytes of device memory, %" PRIu64
+                     " of host memory and %" PRIu64
+                     " of disk (wrap=%s strategy=%s activations=%s offload=%s precision=%s)%s",
                      (int)r->n, least->peak_bytes[TESS_DOMAIN_DEVICE], least->peak_bytes[TESS_DOMAIN_HOST],
-                     least->value[TUNE_WRAP], least->value[TUNE_STRATEGY], least->value[TUNE_ACTIVATIONS],
-                     least->value[TUNE_OFFLOAD], least->value[TUNE_PRECISION], budget);
+                     least->peak_bytes[TESS_DOMAIN_DISK], least->value[TUNE_WRAP], least->value[TUNE_STRATEGY],
+                     least->value[TUNE_ACTIVATIONS], least->value[TUNE_OFFLOAD], least->value[TUNE_PRECISION], allowed);
 }
 
 static tess_status say_with(const tune_result *r, const char *name, int32_t ranks, const char *machine,
@@ -138,7 +157,8 @@ static const tool_page page = {
     .usage = "MODEL [OPTION…]\nFILE [OPTION…]\n[OPTION…] -- PROGRAM [ARGUMENT…]",
     .doc =
         "Plans and simulates every combination of wrap, strategy, activations, offload, precision and prefetch that is "
-        "not given as an option. Prints the fastest that fit --device-memory and --host-memory, with the command line "
+        "not given as an option. Prints the fastest that fit --device-memory, --host-memory and --disk-memory, with "
+        "the command line "
         "for the first. --machine says what to simulate.",
     .subjects_title = "Models",
     .subjects = plan_subjects,

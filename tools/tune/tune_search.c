@@ -83,6 +83,10 @@ static void list_values(tuning *s, uint64_t elems) {
     add(s, TUNE_ACTIVATIONS, "offload");
     add(s, TUNE_OFFLOAD, "none");
     add(s, TUNE_OFFLOAD, "cpu");
+    if (tool_option_text("offload-disk-dir")) { /* the folder for files: without it nobody knows where they may lie */
+        add(s, TUNE_OFFLOAD, "disk");
+        add(s, TUNE_OFFLOAD, "disk+cpu:params,grads");
+    }
     add(s, TUNE_PRECISION, "fp32");
     add(s, TUNE_PRECISION, "bf16");
     add(s, TUNE_PREFETCH, "auto");
@@ -115,7 +119,8 @@ static tess_status read_plan(tuning *s, const plan_source *source, tune_candidat
     simulated_step line;
     TRY(tess_stats_get(source->t, &stats));
     TRY(plan_time(source, s->machine, &line));
-    memcpy(c->peak_bytes, stats.planned_peak_bytes, sizeof c->peak_bytes);
+    memcpy(c->peak_bytes, stats.planned_peak_bytes, sizeof stats.planned_peak_bytes);
+    c->peak_bytes[TESS_DOMAIN_DISK] = stats.planned_disk_peak_bytes;
     c->seconds = line.seconds;
     s->out->is_model = source->is_model;
     simulated_free(&line);
@@ -168,7 +173,7 @@ static int by_time(const void *a, const void *b) {
         return y->fits - x->fits;
     if (picoseconds(x) != picoseconds(y))
         return picoseconds(x) < picoseconds(y) ? -1 : 1;
-    for (uint32_t d = 1; d < 3; d++)
+    for (uint32_t d = 1; d < TUNE_DOMAINS; d++)
         if (x->peak_bytes[d] != y->peak_bytes[d])
             return x->peak_bytes[d] < y->peak_bytes[d] ? -1 : 1;
     for (int k = 0; k < TUNE_KNOBS; k++) { /* prefers the default among equals */

@@ -13,14 +13,15 @@ enum {
     TUNE_PRECISION,
     TUNE_PREFETCH,
     TUNE_KNOBS,
-    TUNE_VALUE = 256
+    TUNE_VALUE = 256,
+    TUNE_DOMAINS = TESS_DOMAIN_DISK + 1
 };
 extern const char *const tune_keys[TUNE_KNOBS]; /* "wrap" …: options of the same name */
 
 typedef struct {
     char value[TUNE_KNOBS][TUNE_VALUE];
-    double seconds;         /* of a step */
-    uint64_t peak_bytes[3]; /* planned, by domain */
+    double seconds;                    /* of a step */
+    uint64_t peak_bytes[TUNE_DOMAINS]; /* planned, by domain */
     int fits;
 } tune_candidate;
 

@@ -557,7 +557,7 @@ typedef struct {
 /* ---- offload: where things rest; the core moves them, and steps there -------------------------- */
 enum { TESS_REGION_MASTER = 1, TESS_REGION_GRAD, TESS_REGION_STATE, TESS_REGION_ACTIVATION };
 enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */,
-       TESS_REST_STORE /* Since 1.2: of the plugin's own store. For states, of a device that is the host */ };
+       TESS_REST_STORE /* Since 1.2: of its own store. For MASTER and STATE, of a device that is the host */ };
 typedef struct {
     uint32_t struct_size, region, dtype, index; /* index: which state; GRAD: from 1 partial sums; MASTER: 1 its copy */
     int32_t unit, group;                        /* -1: activations */
@@ -607,8 +607,8 @@ typedef struct {
     /* Begins to read or write. Asynchronous; any thread, several at once; no allocation. The request belongs to the plugin. */
     tess_status (*store_post)(tess_store *, const tess_store_io *, tess_request **out, tess_error *);
     /* Waits until the request has ended, and gives it back whatever its status; once for each. Blocking; any thread. TESS_E_DATA:
-     * what was read is not what was written, or is gone; TESS_E_SYSTEM: it could not be read or written. The message names the
-     * file, or what else it is, the offset and the system's error. */
+     * what was read is not what was written, or is gone, or it could not be read or written. The message names the file, or
+     * what else it is, the offset and the system's error. */
     tess_status (*store_wait)(tess_store *, tess_request *, tess_error *);
     /* Waits for all requests under way, and gives the store's bytes back. Nothing is left of it, nor after a kill. */
     void (*store_close)(tess_store *);

@@ -53,6 +53,10 @@ module tessera
     type(c_funptr) :: plan_alternative = c_null_funptr
     type(c_ptr) :: plan_user = c_null_ptr
     integer(c_int32_t) :: checkpoint = 0, recover = 0, mirror = 0, microbatches = 0
+    type(c_ptr) :: group = c_null_ptr
+    type(c_ptr) :: audit = c_null_ptr, on_audit = c_null_ptr ! of blocks, which a program by hooks has none of
+    type(c_funptr) :: audit_failed = c_null_funptr
+    type(c_ptr) :: audit_user = c_null_ptr
   end type
 
   type, bind(c) :: param_options

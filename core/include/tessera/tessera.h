@@ -58,8 +58,8 @@ typedef struct { /* one option by its name in docs/variables.md: { "timeout", "3
     const char *key, *value;
 } tess_setting;
 /** Plans this program with other settings, for advice on a plan that is over its budget: opens an engine with plan_only
- * and `settings`, declares, calls tess_shard, and writes planned_peak_bytes of tess_stats (inspect.h) to `bytes`. "ranks"
- * may be among the settings. `seconds` of a step stays -1 when it is not known. A failure means that these settings cannot
+ * and `settings`, declares, calls tess_shard, and writes planned_peak_bytes of tess_stats (inspect.h) to `bytes`, with
+ * planned_disk_peak_bytes in bytes[0]. "ranks" may be among the settings. `seconds` of a step stays -1 when it is not known. A failure means that these settings cannot
  * be had. */
 typedef tess_status (*tess_plan_fn)(void *user, const tess_setting *settings, uint32_t n, uint64_t bytes[3],
                                     double *seconds);
@@ -287,6 +287,7 @@ typedef struct {
     int32_t n_groups;
     const tess_optimizer_group *groups; /* null: one group, no decay, scale 1 */
     uint64_t step;      /* from 1; 0: the engine counts */
+    const float *group_lr; /* null: lr times lr_scale. Else the rate of each of `groups`, 0 included; lr is not read */
 } tess_optimizer_options;
 /** [C] One step of the optimizer chosen at open on the averaged gradients; then the gradients are gone. TESS_E_NOT_FINITE
  * with TESSERA_ON_NAN=stop, the default, when the gradient's norm, or without clipping what the step leaves, is not finite. A
@@ -322,7 +323,7 @@ typedef struct { /* a learning rate over the steps of a run */
 } tess_schedule;
 /** The rate of step n, which counts from 0: `rate` times what `kind` says. Before that, in warm-up, it is rate (n + 1) /
  * (warmup + 1), so that no step has rate 0. From `steps` on the lowest holds. A pure function: a resumed run has the same
- * rates, and a group with a schedule of its own has the quotient as lr_scale. NaN, with tess_last_error, for a kind that is
+ * rates. A group with a schedule of its own has its rate in tess_optimizer_options.group_lr. NaN, with tess_last_error, for a kind that is
  * none, `least` outside 0 to 1, or `every` 0 with TESS_SCHEDULE_STEP; tess_step refuses NaN. */
 TESS_API double tess_schedule_rate(const tess_schedule *, uint64_t n);
 /** As tess_range_fn, for an optimizer of one's own: change `param` and the states in place. `grad` is the averaged

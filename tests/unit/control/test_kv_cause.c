@@ -137,6 +137,42 @@ static void test_kv_cause__first_in_the_chain_of_who_lost_whom_is_named(void **s
     close_world(&w);
 }
 
+/* It names itself as lost: at once, whatever the others say, and its end changes nothing. */
+static void test_kv_cause__a_rank_that_ends_itself_says_why(void **state) {
+    (void)state;
+    world w;
+    char word[TESS__WIRE_TEXT_MAX] = "";
+    const char *why = "the audit says that I am wrong";
+    open_world(&w);
+    report(&w, 0, 1, "rank 1 is wrong"); /* one that is an echo of it */
+    send_all(w.fd[1], &(tess__message){ .type = TESS__WIRE_REPORT,
+                                        .arg = TESS_E_LOST,
+                                        .value = (const unsigned char *)why,
+                                        .value_bytes = (uint32_t)strlen(why) });
+    for (int r = 0; r < RANKS; r++)
+        expect_lost(&w, r, 1, "rank 1 was lost: the audit says that I am wrong");
+    leave(&w, 1);
+    tess__kv_server_rank_ended(w.server, 1, 0, "killed by signal 9 (Killed)");
+    assert_int_equal(tess__kv_server_culprit(w.server), 1);
+    assert_int_equal(tess__kv_server_last_word(w.server, 1, word, sizeof word), 1);
+    assert_string_equal(word, why);
+    for (int r = 0; r < RANKS; r += 2)
+        assert_int_equal(tess__kv_server_last_word(w.server, r, word, sizeof word), 0);
+    assert_int_equal(tess__kv_server_last_word(w.server, -1, word, sizeof word), 0);
+    close_world(&w);
+}
+
+static void test_kv_cause__who_is_killed_has_no_last_word(void **state) {
+    (void)state;
+    world w;
+    char word[TESS__WIRE_TEXT_MAX];
+    open_world(&w);
+    leave(&w, 2);
+    expect_lost(&w, 0, 2, LOST_2);
+    assert_int_equal(tess__kv_server_last_word(w.server, 2, word, sizeof word), 0);
+    close_world(&w);
+}
+
 static void test_kv_cause__report_may_name_nobody_or_nonsense(void **state) {
     (void)state;
     static const int named[] = { -1, 1, 7, -2, 0x7ffffffe };
@@ -228,6 +264,8 @@ int main(void) {
         cmocka_unit_test(test_kv_cause__report_stands_once_all_have_answered),
         cmocka_unit_test(test_kv_cause__end_of_a_rank_that_has_reported_is_no_second_cause),
         cmocka_unit_test(test_kv_cause__first_in_the_chain_of_who_lost_whom_is_named),
+        cmocka_unit_test(test_kv_cause__a_rank_that_ends_itself_says_why),
+        cmocka_unit_test(test_kv_cause__who_is_killed_has_no_last_word),
         cmocka_unit_test(test_kv_cause__report_may_name_nobody_or_nonsense),
         cmocka_unit_test(test_kv_cause__death_behind_a_goodbye_is_named),
         cmocka_unit_test(test_kv_cause__ranks_that_do_not_come_are_named_as_far_as_there_is_room),

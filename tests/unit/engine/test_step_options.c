@@ -282,6 +282,46 @@ static void test_step_options__groups_have_their_own_rate_and_decay(void **state
     assert_int_equal(tess_close(m.t), TESS_OK);
 }
 
+/* lr and lr_scale are not read, and a rate of 0 is none. */
+static void test_step_options__group_lr_is_each_groups_rate(void **state) {
+    (void)state;
+    static const float g[] = { 1, 2, 4, 1, 2, 4 };
+    static const tess_optimizer_group groups[] = { { 0.5f, 8 }, { 0, 8 } };
+    static const float rates[][2] = { { 0.25f, 0 }, { 0, 0.125f } };
+    for (int n = 0; n < 2; n++) {
+        float found[6], expected[6];
+        model m = opened("sgd");
+        pass(&m, TESS_PASS_TRAIN, g, 0);
+        tess_optimizer_options o = plain;
+        o.groups = groups, o.n_groups = 2, o.group_lr = rates[n];
+        o.lr = n ? 0 : NAN;
+        step(&m, o);
+        values_of(&m, found);
+        for (int i = 0; i < 6; i++)
+            expected[i] = i < 3 ? 1 - rates[n][0] * (g[i] + 0.5f) : 1 - rates[n][1] * g[i];
+        equal(found, expected);
+        assert_int_equal(tess_close(m.t), TESS_OK);
+    }
+}
+
+static void test_step_options__group_lr_must_be_rates_of_groups(void **state) {
+    (void)state;
+    static const float rates[][2] = { { 0.1f, -1 }, { INFINITY, 0.1f }, { 0.1f, NAN }, { 0.1f, 0.1f } };
+    static const char *const said[] = { "group_lr[1] is -1", "group_lr[0] is inf", "group_lr[1] is ",
+                                        "groups is null" };
+    for (int n = 0; n < 4; n++) {
+        model m = opened("sgd");
+        pass(&m, TESS_PASS_TRAIN, (const float[6]){ 0 }, 0);
+        tess_optimizer_options o = plain;
+        o.group_lr = rates[n];
+        if (n < 3)
+            o.groups = no_groups, o.n_groups = 2;
+        assert_int_equal(tess_step(m.t, &o), TESS_E_INVALID);
+        assert_non_null(strstr(tess_last_error(), said[n]));
+        tess_close(m.t);
+    }
+}
+
 /* ---- the number of the step ---- */
 
 static void adam(float found[6], uint64_t done, uint64_t step_number) {
@@ -424,6 +464,8 @@ int main(void) {
         TEST(a_warned_step_goes_on),
         TEST(a_spike_is_as_bad),
         TEST(groups_have_their_own_rate_and_decay),
+        TEST(group_lr_is_each_groups_rate),
+        TEST(group_lr_must_be_rates_of_groups),
         TEST(an_explicit_step_is_the_one_of_bias_correction),
         TEST(a_gradient_may_be_stored),
         TEST(a_store_that_would_lose_a_sum_is_refused),

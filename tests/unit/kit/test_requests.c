@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
+
 #include "kit/requests.h"
 
 struct tess_comm {
@@ -13,9 +15,12 @@ struct tess_comm {
     int blocked, interrupted, may_fail; /* atomic */
     uint64_t tags[256];
     int n, drained, left_aborted;
+    uint32_t own[8];
+    int n_own;
+    const tess_collective *next; /* behind a call of tag LOOKS */
 };
 
-enum { BLOCKS = 99, FAILS = 98 }; /* tags */
+enum { BLOCKS = 99, FAILS = 98, LOOKS = 97 }; /* tags */
 
 static tess_status comm_check(tess_comm *c, const tess_collective *call, tess_error *e) {
     (void)c;
@@ -25,6 +30,12 @@ static tess_status comm_check(tess_comm *c, const tess_collective *call, tess_er
 static tess_status comm_run(tess_comm *c, const tess_collective *calls, uint32_t n, uint32_t own_op, tess_error *e) {
     for (uint32_t i = 0; i < n; i++) {
         c->tags[c->n++] = calls[i].tag;
+        while (calls[i].tag == LOOKS && !__atomic_load_n(&c->may_fail, __ATOMIC_ACQUIRE))
+            kit_nap(100000);
+        if (calls[i].tag == LOOKS)
+            c->next = kit_requests_next(&c->requests);
+        if (calls[i].op == TESS_ALL_GATHER && calls[i].recv) /* as rank 1 of two would see it */
+            memcpy((char *)(uintptr_t)calls[i].recv + sizeof(kit_choice), calls[i].send, sizeof(kit_choice));
         __atomic_store_n(&c->blocked, calls[i].tag == BLOCKS, __ATOMIC_RELEASE);
         while (calls[i].tag == BLOCKS && !__atomic_load_n(&c->interrupted, __ATOMIC_ACQUIRE))
             kit_nap(100000);
@@ -34,6 +45,11 @@ static tess_status comm_run(tess_comm *c, const tess_collective *calls, uint32_t
             kit_nap(100000);
         if (calls[i].tag == FAILS)
             return tess_plugin_fail_of(e, TESS_E_PEER, 2, "rank 2 is gone");
+    }
+    if (own_op) {
+        c->own[c->n_own++] = own_op;
+        while (own_op == KIT_OP_SPLIT && !__atomic_load_n(&c->interrupted, __ATOMIC_ACQUIRE))
+            kit_nap(100000);
     }
     return own_op && own_op != KIT_OP_FINALIZE ? TESS_E_INTERNAL : TESS_OK;
 }
@@ -159,6 +175,129 @@ static void test_requests__stopping_ends_what_is_in_flight(void **state) {
     assert_int_equal(kit_slot_test(behind, NULL), TESS_E_ABORTED);
 }
 
+static void refuses(const tess_collective *calls, uint32_t n, const char *why) {
+    tess_error e = { .struct_size = sizeof e };
+    tess_request *r = NULL;
+    assert_int_equal(kit_slot_post(&comm, calls, n, &r, &e), TESS_E_INVALID);
+    assert_string_equal(e.message, why);
+    assert_null(r);
+}
+
+static void test_requests__what_is_no_batch_is_refused(void **state) {
+    (void)state;
+    enum { LEAST = offsetof(tess_collective, tag) + sizeof(uint64_t) };
+    static tess_collective many[UINT16_MAX + 1];
+    for (int i = 0; i <= UINT16_MAX; i++)
+        many[i] = (tess_collective){ .struct_size = sizeof many[i], .op = TESS_BARRIER, .tag = 1 };
+    refuses(many, 0, "net: 0 collectives of 0 bytes each");
+    char want[64];
+    snprintf(want, sizeof want, "net: 65536 collectives of %zu bytes each", sizeof *many);
+    refuses(many, UINT16_MAX + 1, want);
+    many[0].struct_size = LEAST - 1;
+    snprintf(want, sizeof want, "net: 1 collectives of %d bytes each", LEAST - 1);
+    refuses(many, 1, want);
+    many[0].struct_size = LEAST;
+    tess_request *r = NULL;
+    assert_int_equal(kit_slot_post(&comm, many, 1, &r, NULL), TESS_OK);
+    assert_int_equal(kit_slot_wait_stream(r, NULL, NULL), TESS_OK);
+    kit_slot_request_free(r);
+    kit_slot_request_free(NULL);
+    assert_int_equal(kit_slot_finalize(&comm, -1, NULL), TESS_OK);
+    assert_int_equal(comm.n_own, 1);
+    assert_int_equal(kit_slot_finalize(&comm, -1, NULL), TESS_OK); /* once */
+    assert_int_equal(comm.n_own, 1);
+    refuses(many, 1, "net: post after finalize");
+    assert_int_equal(kit_slot_health(&comm, NULL), TESS_OK);
+}
+
+/* Room for a longer batch stays with its request. */
+static void test_requests__batches_of_any_length_take_turns(void **state) {
+    (void)state;
+    static const uint32_t lengths[] = { 1, 4, 5, 16, 3, 8, 16, 2 };
+    for (int turn = 0; turn < 2; turn++) {
+        tess_request *r[8];
+        comm.n = 0;
+        for (int i = 0; i < 8; i++)
+            r[i] = post((uint64_t)i * 100, lengths[i]);
+        for (int i = 0, at = 0; i < 8; i++) {
+            assert_int_equal(kit_slot_wait(r[i], 5000000000, NULL), TESS_OK);
+            for (uint32_t k = 0; k < lengths[i]; k++)
+                assert_int_equal(comm.tags[at++], (uint64_t)i * 100 + k);
+            kit_slot_request_free(r[i]);
+        }
+    }
+}
+
+static void test_requests__an_operation_of_its_own_is_waited_for(void **state) {
+    (void)state;
+    tess_error e = { .struct_size = sizeof e };
+    tess_request *r = NULL;
+    assert_int_equal(kit_requests_meet(&comm.requests, KIT_OP_SPLIT, 20000000, &e), TESS_E_TIMEOUT);
+    assert_string_equal(e.message, "net: split has not ended within 0.020 s");
+    assert_int_equal(kit_slot_health(&comm, NULL), TESS_OK); /* late, and no failure */
+    assert_int_equal(kit_slot_abort(&comm, TESS_OK), TESS_OK);
+    assert_int_equal(kit_slot_health(&comm, &e), TESS_E_ABORTED); /* an abort has a cause */
+    assert_string_equal(e.message, "net: the communicator was aborted");
+    assert_int_equal(kit_requests_post_own(&comm.requests, KIT_OP_FINALIZE, &r, &e), TESS_E_ABORTED);
+    assert_null(r);
+    assert_int_equal(kit_requests_meet(&comm.requests, KIT_OP_FINALIZE, -1, &e), TESS_E_ABORTED);
+    kit_requests_stop(&comm.requests);
+    assert_int_equal(comm.left_aborted, 1);
+    assert_int_equal(comm.drained, TESS_E_ABORTED);
+}
+
+static void test_requests__being_destroyed_is_no_abort(void **state) {
+    (void)state;
+    comm.left_aborted = 7;
+    tess_request *r = post(BLOCKS, 1);
+    tess_error e = { .struct_size = sizeof e };
+    kit_requests_stop(&comm.requests);
+    assert_int_equal(comm.left_aborted, 0);
+    assert_int_equal(kit_slot_wait(r, 0, &e), TESS_E_ABORTED);
+    assert_string_equal(e.message, "net: the communicator was destroyed");
+}
+
+static void test_requests__choices_are_gathered_or_the_communicator_fails(void **state) {
+    (void)state;
+    const kit_choice mine = { .color = 3, .key = -4, .value = 5 };
+    kit_choice all[2] = { { 0, 0, 0 }, { 0, 0, 0 } };
+    tess_error e = { .struct_size = sizeof e };
+    for (int64_t timeout_ns = -1; timeout_ns <= 0; timeout_ns++) { /* none */
+        memset(all, 0, sizeof all);
+        assert_int_equal(kit_requests_choices(&comm.requests, &mine, all, timeout_ns, &e), TESS_OK);
+        assert_true(all[1].color == 3 && all[1].key == -4 && all[1].value == 5);
+    }
+    assert_int_equal(comm.tags[0], 0x73706c6974);
+    tess_request *r = post(BLOCKS, 1);
+    assert_int_equal(kit_requests_choices(&comm.requests, &mine, all, 20000000, &e), TESS_E_TIMEOUT);
+    assert_string_equal(e.message, "net: all_gather of 2 i64, tag 0x73706c6974 has not ended within 0.020 s");
+    assert_int_equal(kit_slot_health(&comm, &e), TESS_E_TIMEOUT);
+    assert_int_equal(kit_slot_wait(r, -1, NULL), TESS_E_TIMEOUT);
+    kit_slot_request_free(r);
+}
+
+/* Of what follows only collectives are known ahead. */
+static void test_requests__the_next_collective_is_known_while_one_runs(void **state) {
+    (void)state;
+    for (int behind = 0; behind < 3; behind++) {
+        (void)(behind ? begin(state) : 0);
+        tess_request *r = post(LOOKS, 1), *other = NULL;
+        if (behind == 1)
+            other = post(5, 2);
+        if (behind == 2)
+            assert_int_equal(kit_requests_post_own(&comm.requests, KIT_OP_FINALIZE, &other, NULL), TESS_OK);
+        __atomic_store_n(&comm.may_fail, 1, __ATOMIC_RELEASE);
+        assert_int_equal(kit_slot_wait(r, -1, NULL), TESS_OK);
+        assert_int_equal(comm.next != NULL, behind == 1);
+        if (behind == 1)
+            assert_int_equal(comm.next->tag, 5);
+        if (other)
+            assert_int_equal(kit_slot_wait(other, -1, NULL), TESS_OK);
+        if (behind < 2)
+            (void)end(state);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_requests__run_in_post_order, begin, end),
@@ -166,6 +305,12 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_requests__the_first_failure_stays, begin, end),
         cmocka_unit_test_setup_teardown(test_requests__a_timeout_is_no_end, begin, end),
         cmocka_unit_test_setup_teardown(test_requests__stopping_ends_what_is_in_flight, begin, end),
+        cmocka_unit_test_setup_teardown(test_requests__what_is_no_batch_is_refused, begin, end),
+        cmocka_unit_test_setup_teardown(test_requests__batches_of_any_length_take_turns, begin, end),
+        cmocka_unit_test_setup_teardown(test_requests__an_operation_of_its_own_is_waited_for, begin, end),
+        cmocka_unit_test_setup_teardown(test_requests__being_destroyed_is_no_abort, begin, end),
+        cmocka_unit_test_setup_teardown(test_requests__choices_are_gathered_or_the_communicator_fails, begin, end),
+        cmocka_unit_test_setup_teardown(test_requests__the_next_collective_is_known_while_one_runs, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -187,6 +187,67 @@ static void test_matrices__a_state_with_its_owner_takes_no_less(void **state) {
     made = &shapes[0];
 }
 
+enum { MOST_RANKS = 64 };
+typedef struct { /* elements that a rank sends on one way of all units */
+    uint64_t gathered, equal, exact;
+} travel;
+
+/* Elements that rank `from` has of matrices of the group that `owner` owns. */
+static uint64_t elems_between(const tess__layout *l, const tess__group *g, int32_t from, int32_t owner) {
+    uint64_t n = 0, begin = (uint64_t)from * g->shard_elems, end = begin + g->shard_elems;
+    for (int32_t i = g->first_matrix; i < g->first_matrix + g->n_matrices; i++) {
+        const tess__matrix *m = &l->matrices[i];
+        uint64_t first = m->at > begin ? m->at : begin, last = m->at + m->rows * m->cols;
+        last = last < end ? last : end;
+        n += m->owner == owner && last > first ? last - first : 0;
+    }
+    return n;
+}
+
+/* By an all-gather; by an all-to-all of equal parts, which are as long as the longest; and by one of parts as they are,
+ * for the rank that sends the most. */
+static travel count_travel(const tess__layout *l, int32_t ranks) {
+    travel all = { 0, 0, 0 };
+    uint64_t sent[MOST_RANKS] = { 0 };
+    for (int32_t i = 0; i < l->n_groups; i++) {
+        const tess__group *g = &l->groups[i];
+        uint64_t longest = 0;
+        for (int32_t r = 0; tess__steps_matrices(g) && r < ranks; r++)
+            for (int32_t o = 0; o < ranks; o++) {
+                uint64_t n = elems_between(l, g, r, o);
+                longest = n > longest ? n : longest;
+                sent[r] += o == r ? 0 : n;
+            }
+        all.gathered += longest ? (uint64_t)(ranks - 1) * g->shard_elems : 0;
+        all.equal += (uint64_t)(ranks - 1) * longest;
+    }
+    for (int32_t r = 0; r < ranks; r++)
+        all.exact = sent[r] > all.exact ? sent[r] : all.exact;
+    return all;
+}
+
+/* Why updates are gathered by all. A plugin's all_to_all has parts of one length, and from four ranks on some shard is
+ * one owner's alone: its part is the shard, and all parts are as long. */
+static void test_matrices__equal_parts_are_as_many_bytes_as_a_gather(void **state) {
+    (void)state;
+    static const int32_t ranks[] = { 2, 3, 4, 6, 8, 16, 64 };
+    for (int i = 1; i < 3; i++)
+        for (int k = 0; k < 7; k++) {
+            plan p;
+            made = &shapes[i];
+            make(&p, ranks[k], TESS_MEM_HOST);
+            plan_layout(&p);
+            travel t = count_travel(&p.layout, ranks[k]);
+            print_message("%s, W = %d: gathered %.1f MB, equal parts %.3f, parts as they are %.3f of it\n", made->name,
+                          (int)ranks[k], (double)t.gathered * 4e-6, (double)t.equal / (double)t.gathered,
+                          (double)t.exact / (double)t.gathered);
+            assert_true(ranks[k] < 4 ? t.equal <= t.gathered : t.equal == t.gathered);
+            assert_true(t.exact < t.gathered);
+            plan_free(&p);
+        }
+    made = &shapes[0];
+}
+
 /* The same on every rank, since it comes from the layout alone; and part of the program's hash. */
 static void test_matrices__owners_are_in_the_hash(void **state) {
     (void)state;
@@ -330,6 +391,7 @@ int main(void) {
         cmocka_unit_test(test_matrices__each_has_an_owner_and_the_work_is_even),
         cmocka_unit_test(test_matrices__work_of_gpt_and_llama_is_even),
         cmocka_unit_test(test_matrices__a_state_with_its_owner_takes_no_less),
+        cmocka_unit_test(test_matrices__equal_parts_are_as_many_bytes_as_a_gather),
         cmocka_unit_test(test_matrices__owners_are_in_the_hash),
         cmocka_unit_test(test_matrices__travel_beside_the_work),
         cmocka_unit_test(test_matrices__travel_beside_backward),

@@ -5,8 +5,36 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "core/recovery/fits.c"
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/log.h"
+#include "core/base/options.h"
+#include "core/base/status.h"
+#include "core/engine/state.h"
+#include "core/recovery/fits.h"
 #include "tests/support/toy.h"
+
+/* What is said, to people and to the launcher. */
+static char logged[1024];
+static tess__kv_fits said;
+static void take_log(int32_t level, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    assert_int_equal(level, TESS_LOG_WARNING);
+    vsnprintf(logged, sizeof logged, format, args);
+    va_end(args);
+}
+static tess_status take_fits(tess__control *c, const char *key, const void *value, uint64_t bytes) {
+    (void)c;
+    assert_string_equal(key, TESS__KV_READY);
+    assert_int_equal(bytes, sizeof said);
+    memcpy(&said, value, sizeof said);
+    return TESS_OK;
+}
+#define tess__log take_log
+#define tess__control_set take_fits
+#include "core/recovery/fits.c"
 
 static tess__setup group(int32_t nranks, int32_t accum, int deterministic, int sync_each) {
     tess__setup s = { .nranks = nranks, .accum = accum, .deterministic = deterministic, .sync_each = sync_each };
@@ -108,12 +136,120 @@ static void test_fits__a_budget_holds_what_is_carried_too(void **state) {
     assert_int_equal(tess_close(t), TESS_OK);
 }
 
+/* ---- what is announced ---- */
+
+/* A plan of four ranks that keep each other's images, or replicas of all. */
+static tess *planned(const char *strategy, int accum) {
+    tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .plan_only = 1, .ranks = 4, .mirror = 1 };
+    tess *t = NULL;
+    toy m;
+    o.comm = "shm";
+    o.strategy = strategy;
+    o.recover = 1;
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(toy_declare(t, &m, TOY_LARGE), TESS_OK);
+    assert_int_equal(tess_shard(t, toy_fill, NULL), TESS_E_PLANNED);
+    t->plan.setup.accum = accum;
+    t->plan.setup.prefetch_fixed = 1; /* nothing is lowered to fit a budget */
+    memset(&said, 0xee, sizeof said);
+    *logged = 0;
+    return t;
+}
+
+static uint64_t bytes_of(tess *t, int32_t n, uint32_t domain) {
+    tess__plan p;
+    assert_int_equal(tess__plan_try(&t->plan, &p), TESS_OK);
+    assert_int_equal(tess__fits_set(&p.setup, n), TESS_OK);
+    assert_int_equal(tess__plan_remake(&p), TESS_OK);
+    const uint64_t bytes = tess__planned_bytes(&p, domain);
+    tess__plan_drop(&p);
+    return bytes + (domain == TESS_DOMAIN_HOST ? tess__fits_carried(&t->plan) : 0);
+}
+
+static void announces(tess *t, int32_t stride, int32_t replicas, int32_t n, const int32_t *fits) {
+    memset(&said, 0xee, sizeof said);
+    *logged = 0;
+    assert_int_equal(tess__fits_announce(t), TESS_OK);
+    assert_int_equal(said.stride, stride);
+    assert_int_equal(said.replicas, replicas);
+    assert_int_equal(said.n, n);
+    for (int32_t i = 0; i < n; i++)
+        assert_int_equal(said.fits[i], fits[i]);
+}
+
+static void test_fits__the_launcher_hears_with_how_many_it_could_go_on(void **state) {
+    (void)state;
+    static const int32_t two_one[] = { 2, 1 }, all[] = { 3, 2, 1 };
+    tess *t = planned("full", 1);
+    announces(t, 2, 0, 0, NULL); /* nobody asks for fewer */
+    setenv("TESSERA_RANKS_LEAST", "1", 1);
+    announces(t, 2, 0, 2, two_one); /* three do not divide four microbatches */
+    assert_string_equal(logged, "");
+    setenv("TESSERA_RANKS_LEAST", "2", 1);
+    announces(t, 2, 0, 1, two_one);
+    setenv("TESSERA_RANKS_LEAST", "3", 1);
+    announces(t, 2, 0, 0, NULL);
+    assert_string_equal(logged,
+                        "no smaller group could go on without a lost rank: 3 ranks do not divide the 4 microbatches "
+                        "of a step into aligned subtrees");
+    setenv("TESSERA_RANKS_LEAST", "1", 1);
+    assert_int_equal(tess_close(t), TESS_OK);
+    t = planned("none", 3);
+    announces(t, 1, 1, 3, all);
+    assert_int_equal(tess_close(t), TESS_OK);
+    t = planned("hybrid:2", 1);
+    announces(t, 2, 1, 1, two_one); /* one rank alone is no two shards */
+    assert_int_equal(tess_close(t), TESS_OK);
+    unsetenv("TESSERA_RANKS_LEAST");
+}
+
+static void test_fits__a_budget_leaves_out_what_it_does_not_hold(void **state) {
+    (void)state;
+    static const int32_t two_one[] = { 2, 1 }, one[] = { 1 };
+    tess *t = planned("full", 1);
+    setenv("TESSERA_RANKS_LEAST", "1", 1);
+    const uint64_t device_two = bytes_of(t, 2, TESS_DOMAIN_DEVICE), device_one = bytes_of(t, 1, TESS_DOMAIN_DEVICE);
+    const uint64_t host_two = bytes_of(t, 2, TESS_DOMAIN_HOST), host_one = bytes_of(t, 1, TESS_DOMAIN_HOST);
+    assert_true(device_one > device_two && host_two > host_one);
+    t->plan.setup.env.device_budget_bytes = device_one;
+    announces(t, 2, 0, 2, two_one);
+    t->plan.setup.env.device_budget_bytes = device_one - 1;
+    announces(t, 2, 0, 1, two_one);
+    assert_string_equal(logged, "");
+    t->plan.setup.env.device_budget_bytes = device_two - 1;
+    announces(t, 2, 0, 0, NULL);
+    assert_non_null(strstr(logged, "no smaller group could go on without a lost rank: "));
+    assert_non_null(strstr(logged, "TESSERA_DEVICE_MEMORY"));
+    t->comms.world.generation = 1; /* it was said when the run began */
+    announces(t, 2, 0, 0, NULL);
+    assert_string_equal(logged, "");
+    t->comms.world.generation = 0;
+    t->plan.setup.env.device_budget_bytes = 0;
+    t->plan.setup.env.host_budget_bytes = host_two;
+    announces(t, 2, 0, 2, two_one);
+    t->plan.setup.env.host_budget_bytes = host_two - 1;
+    announces(t, 2, 0, 1, one);
+    t->plan.setup.env.host_budget_bytes = host_one - 1;
+    announces(t, 2, 0, 0, NULL); /* of budgets the last reason is said, which asks for the least */
+    char want[256];
+    snprintf(want, sizeof want,
+             "no smaller group could go on without a lost rank: 1 ranks need %llu bytes of host memory and "
+             "TESSERA_HOST_MEMORY allows %llu",
+             (unsigned long long)host_one, (unsigned long long)host_one - 1);
+    assert_string_equal(logged, want);
+    t->plan.setup.env.host_budget_bytes = 0;
+    assert_int_equal(tess_close(t), TESS_OK);
+    unsetenv("TESSERA_RANKS_LEAST");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fits__a_budget_holds_what_is_carried_too),
         cmocka_unit_test(test_fits__a_step_keeps_its_microbatches),
         cmocka_unit_test(test_fits__deterministic_groups_sum_the_same_tree),
         cmocka_unit_test(test_fits__a_prefetch_that_was_chosen_stays),
+        cmocka_unit_test(test_fits__the_launcher_hears_with_how_many_it_could_go_on),
+        cmocka_unit_test(test_fits__a_budget_leaves_out_what_it_does_not_hold),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 600
+# processors: 2
+# Reads and writes of what rests in files go wrong in the middle of a run: an error of the device, an end that comes too soon, a
+# part at a time, slowness. Each ends in one line and exit code 6, or is survived to the digest of a run without. Checkpoints go
+# on from there; with images another process takes the place of the rank, or the others go on.
+. "$SOURCE/tests/e2e/lib.sh"
+[ -z "${SANITIZE:-}" ] || { echo "skipped: a sanitizer's library must come first"; exit 77; }
+[ -f "$BUILD/plugins/libtessera-offload-disk.so" ] || { echo "skip: offload-disk is not built here"; exit 77; }
+"$TESSERA" train --help 2> /dev/null | grep -q gpt || { echo "skip: the reference models are not built here"; exit 77; }
+export TESSERA_LOG=error
+mkdir -p files
+shim=$BUILD/tests/support/disk_faults.so
+gpt="gpt $(brief_text) --layers 2 --heads 2 --width 32 --context 16 --batch 1 --threads 1 --steps 40 --optimizer adamw --quiet --deterministic"
+disk="--offload disk:files,io=threads"
+faulty() { env LD_PRELOAD="$shim" DISK_FAULT_DIR="$PWD/files" "$@"; }
+field() { summary "$1" "$2" | tail -n 1; }
+digest() { summary params_digest "$1" | tail -n 1; }
+none_left_there() { [ -z "$(ls -A files)" ] || fail "$case: files are left: $(ls -A files)"; }
+# shellcheck disable=SC2086
+expect 0 "$TESSERA" train $gpt --json=whole.json
+want=$(digest whole.json)
+calls() { # shellcheck disable=SC2086
+  rm -f calls
+  expect 0 faulty DISK_FAULT_OF="$1" DISK_FAULT_LOG="$PWD/calls" "$TESSERA" train $gpt $disk --json=run.json
+  [ "$(digest run.json)" = "$want" ] || fail "undisturbed: another digest"
+  wc -l < calls
+}
+reads=$(calls pread) writes=$(calls pwrite)
+[ "$reads" -ge 40 ] && [ "$writes" -ge 40 ] || fail "$reads reads and $writes writes of 40 steps"
+
+# An error, and an end that comes too soon: at the first call, in the middle, and at the last but one.
+ends_with() { # WORDS OF AT FAULT
+  case="$4 at call $3 of $2"
+  # shellcheck disable=SC2086
+  expect 6 faulty DISK_FAULT="$4" DISK_FAULT_AT="$3" DISK_FAULT_OF="$2" "$TESSERA" train $gpt $disk
+  one=$(cat err)
+  [ "$(wc -l < err)" = 1 ] || fail "$case: not one line: $one"
+  echo "$one" | grep -Eq "offload disk: the file of rank 0 in files, offset [0-9]+: $1" || fail "$case: $one"
+  none_left_there
+}
+for at in 1 $((reads / 2)) $((reads - 1)); do
+  ends_with 'reading: Input/output error' pread $at broken
+  ends_with 'reading: the file ends here: it was cut' pread $at end
+done
+for at in 1 $((writes / 2)) $((writes - 1)); do
+  ends_with 'writing: Input/output error' pwrite $at broken
+  ends_with 'writing: No space left on device' pwrite $at full
+done
+
+# Parts at a time, and a slow disk, are survived. The other rank waits for a slow one, and does not take it for lost.
+survives() { # CASE RANKS FAULT…
+  case=$1
+  # shellcheck disable=SC2086
+  expect 0 faulty "${@:3}" "$TESSERA" train $gpt -n "$2" $disk --json=run.json
+  [ "$(digest run.json)" = "$want" ] || fail "$case: another digest"
+  [ ! -s err ] || fail "$case: $(cat err)"
+  none_left_there
+}
+for of in pread pwrite; do
+  survives "short $of" 1 DISK_FAULT=short DISK_FAULT_AT=$((reads / 2)) DISK_FAULT_OF=$of
+done
+# shellcheck disable=SC2086
+expect 0 "$TESSERA" train $gpt -n 2 --json=whole.json
+want=$(digest whole.json)
+survives "slow disk" 2 DISK_FAULT=slow DISK_FAULT_MS=30 DISK_FAULT_OF=pread DISK_FAULT_RANK=1
+took=$(grep '"event":"step"' run.json | wc -l)
+[ "$took" = 40 ] || fail "slow disk: $took steps"
+
+# A rank of several says whose file it is, and a run goes on from its checkpoint.
+case="error of rank 1"
+rm -rf save
+# shellcheck disable=SC2086
+expect 6 faulty DISK_FAULT=broken DISK_FAULT_AT=$reads DISK_FAULT_OF=pread DISK_FAULT_RANK=1 "$TESSERA" train $gpt -n 2 $disk --save save --save-every 5
+grep -Eq 'the file of rank 1 in files, offset [0-9]+: reading: Input/output error' err || fail "$case: $(cat err)"
+[ -n "$(ls save)" ] || fail "$case: no checkpoint: $(cat err)"
+# shellcheck disable=SC2086
+expect 0 "$TESSERA" train $gpt -n 2 $disk --save save --resume save --json=again.json
+[ "$(digest again.json)" = "$want" ] || fail "$case: resumed, another digest"
+none_left_there
+
+# With images a rank whose disk fails is replaced; or the others go on without it. Their files are their own.
+recovers() { # FAULTS COMMAND…
+  rm -f once run.json
+  # shellcheck disable=SC2086
+  expect 0 faulty DISK_FAULT=broken DISK_FAULT_AT=$reads DISK_FAULT_OF="$1" DISK_FAULT_RANK="$2" DISK_FAULT_ONCE="$PWD/once" "${@:3}" --json=run.json
+  [ -e once ] && [ "$(field recoveries run.json)" = 1 ] || fail "$case: $(field recoveries run.json) recoveries: $(cat err)"
+  grep -Eq "the file of rank $2 in files, offset [0-9]+: [a-z]+: Input/output error: rank $2 ends, and the others go on from images" err || fail "$case: $(cat err)"
+  [ "$(digest run.json)" = "$want" ] || fail "$case: another digest: $(cat err)"
+  for domain in device host disk; do
+    [ "$(field peak_${domain}_bytes run.json)" = "$(field planned_peak_${domain}_bytes run.json)" ] ||
+      fail "$case: $domain: $(field peak_${domain}_bytes run.json), planned $(field planned_peak_${domain}_bytes run.json)"
+  done
+  none_left_there
+}
+# shellcheck disable=SC2086
+expect 0 "$TESSERA" train $gpt -n 4 --json=whole.json
+want=$(digest whole.json)
+case="replaced, reading"
+# shellcheck disable=SC2086
+recovers pread 1 "$TESSERA" train $gpt -n 4 $disk --mirror 3
+case="replaced, writing; parameters in host memory"
+# shellcheck disable=SC2086
+recovers pwrite 2 "$TESSERA" train $gpt -n 4 $disk+cpu:params --mirror 3
+case="fewer ranks"
+# shellcheck disable=SC2086
+recovers pread 3 env TESSERA_MIRROR=3 "$TESSERA" run --ranks 1:4 --replacements 0 -- "$TESSERA" train $gpt $disk
+[ "$(field ranks run.json)" = 2 ] || fail "$case: $(field ranks run.json) ranks at the end"
+case="rank 0"
+# shellcheck disable=SC2086
+recovers pread 0 "$TESSERA" train $gpt -n 4 $disk --mirror 3
+nothing_left

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Optimizer states that rest in a store: which requests each instruction posts and waits for, what a failure leaves
+ * under way, and what a trace is told. */
+#include <stdarg.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "core/base/status.h"
+#include "core/engine/state.h"
+
+enum { MOST = 32, ALIGN = 512 };
+typedef struct {
+    uint32_t op; /* 0: a wait */
+    int32_t state;
+    uint64_t bytes;
+} call;
+static struct {
+    call calls[MOST];
+    int n, jobs;
+    int fail_post, fail_wait[8]; /* posts count from 1, waits by the request's number */
+    uint32_t track;
+    uint8_t op;
+    int32_t index;
+    int64_t began;
+} world;
+static tess engine;
+static char requests[8], rests[8], staged[8];
+
+static void note(uint32_t op, int32_t state, uint64_t bytes) {
+    assert_in_range(world.n, 0, MOST - 1);
+    world.calls[world.n++] = (call){ op, state, bytes };
+}
+
+static tess_status post_states(const tess__offload_store *x, uint32_t op, const void *at, void *memory, uint64_t bytes,
+                               tess_request **out) {
+    const int k = (int)((const char *)at - rests);
+    assert_ptr_equal(x, &engine.memory.store);
+    assert_ptr_equal(memory, staged + k);
+    assert_ptr_equal(out, &engine.transfers.in_flight[1].states[k]);
+    note(op, k, bytes);
+    if (world.fail_post && --world.fail_post == 0)
+        return tess__fail(TESS_E_SYSTEM, "state %d is not posted", k);
+    *out = (tess_request *)(void *)&requests[k];
+    return TESS_OK;
+}
+
+static tess_status wait_states(const tess__offload_store *x, tess_request **r) {
+    const int k = (int)((char *)*r - requests);
+    assert_ptr_equal(x, &engine.memory.store);
+    note(0, k, 0);
+    *r = NULL;
+    return world.fail_wait[k] ? tess__fail((tess_status)world.fail_wait[k], "state %d is lost", k) : TESS_OK;
+}
+
+static void trace_job(tess *t, uint32_t track, uint8_t op, int32_t index, int64_t began) {
+    assert_ptr_equal(t, &engine);
+    world.jobs++;
+    world.track = track;
+    world.op = op;
+    world.index = index;
+    world.began = began;
+}
+
+#define tess__offload_post post_states
+#define tess__offload_wait wait_states
+#define tess__tracing_job trace_job
+#define tess__tracing_begin(t) 4711
+#include "core/engine/states.c"
+
+/* Group 1 of three has states of 4, 4 and 1 bytes for each element; the others have none in flight. */
+static void begin(void) {
+    static tess__group groups[3];
+    static tess__in_flight flights[3];
+    static void *rest[TESS__N_ROLES][3];
+    memset(&world, 0, sizeof world);
+    memset(&engine, 0, sizeof engine);
+    memset(flights, 0, sizeof flights);
+    groups[1] = (tess__group){ .shard_elems = 200, .step = { .n_states = 3 } };
+    groups[1].step.state[0] = groups[1].step.state[1] = (tess_state){ TESS_F32, 1, "" };
+    groups[1].step.state[2] = (tess_state){ TESS_U8, 1, "" };
+    for (int k = 0; k < 3; k++) {
+        rest[TESS__STATE0 + k][1] = &rests[k];
+        rest[TESS__STAGED0 + k][1] = &staged[k];
+    }
+    for (int r = 0; r < TESS__N_ROLES; r++)
+        engine.memory.address[r] = rest[r];
+    engine.plan.layout = (tess__layout){ .groups = groups, .n_groups = 3, .store_align = ALIGN };
+    engine.transfers.in_flight = flights;
+}
+
+static tess_status run(uint8_t op) {
+    const tess__instr in = { .op = op, .index = 1 };
+    return tess__states_instr(&engine, &in);
+}
+
+static void expect(const call *want, int n) {
+    assert_int_equal(world.n, n);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(world.calls[i].op, want[i].op);
+        assert_int_equal(world.calls[i].state, want[i].state);
+        assert_int_equal(world.calls[i].bytes, want[i].bytes);
+    }
+    world.n = 0;
+}
+
+static const call waits[] = { { 0, 0, 0 }, { 0, 1, 0 }, { 0, 2, 0 } };
+
+static void test_states__come_and_go_whole_and_rounded_up(void **state) {
+    (void)state;
+    static const uint8_t ops[2][2] = { { TESS__STATES_FETCH, TESS__STATES_FETCH_WAIT },
+                                       { TESS__STATES_STORE, TESS__STATES_STORE_WAIT } };
+    begin();
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t op = i ? TESS_STORE_WRITE : TESS_STORE_READ;
+        const call posts[] = { { op, 0, 1024 }, { op, 1, 1024 }, { op, 2, 512 } };
+        assert_int_equal(run(ops[i][0]), TESS_OK);
+        expect(posts, 3);
+        assert_int_equal(engine.transfers.in_flight[1].states_ns, 4711);
+        assert_int_equal(run(ops[i][1]), TESS_OK);
+        expect(waits, 3);
+        assert_int_equal(world.jobs, 1 + (int)i);
+        assert_int_equal(world.track, i ? TESS__TRACK_DOWN : TESS__TRACK_UP);
+        assert_int_equal(world.op, ops[i][0]);
+        assert_int_equal(world.index, 1);
+        assert_int_equal(world.began, 4711);
+    }
+    assert_int_equal(run(TESS__STATES_STORE_WAIT), TESS_OK); /* there is nothing to wait for any more */
+    assert_int_equal(run(TESS__STATES_FETCH_WAIT), TESS_OK);
+    expect(NULL, 0);
+    assert_int_equal(world.jobs, 2);
+}
+
+/* A step that is left out has changed nothing: its states come, and need not go back. */
+static void test_states__a_step_that_is_left_out_writes_nothing(void **state) {
+    (void)state;
+    begin();
+    engine.step.skips = 1;
+    assert_int_equal(run(TESS__STATES_STORE), TESS_OK);
+    assert_int_equal(run(TESS__STATES_STORE_WAIT), TESS_OK);
+    expect(NULL, 0);
+    assert_int_equal(world.jobs, 0);
+    assert_int_equal(run(TESS__STATES_FETCH), TESS_OK);
+    assert_int_equal(world.n, 3);
+}
+
+static void test_states__all_are_waited_for_and_the_first_failure_counts(void **state) {
+    (void)state;
+    for (int failing = 1; failing < 8; failing++) {
+        begin();
+        for (int k = 0; k < 3; k++)
+            world.fail_wait[k] = failing >> k & 1 ? TESS_E_DATA + (k ? -k : 0) : 0;
+        assert_int_equal(run(TESS__STATES_FETCH), TESS_OK);
+        world.n = 0;
+        const int first = failing & 1 ? 0 : failing & 2 ? 1 : 2;
+        assert_int_equal(run(TESS__STATES_FETCH_WAIT), world.fail_wait[first]);
+        expect(waits, 3);
+        assert_int_equal(world.jobs, 0); /* what has failed is no span of a trace */
+    }
+}
+
+/* What was posted before a failure stays under way until somebody waits for it. */
+static void test_states__a_post_that_fails_is_the_end_of_them(void **state) {
+    (void)state;
+    for (int at = 1; at <= 3; at++) {
+        char want[32];
+        begin();
+        world.fail_post = at;
+        assert_int_equal(run(TESS__STATES_FETCH), TESS_E_SYSTEM);
+        snprintf(want, sizeof want, "state %d is not posted", at - 1);
+        assert_string_equal(tess_last_error(), want);
+        assert_int_equal(world.n, at);
+        world.n = 0;
+        tess__states_forget(&engine);
+        expect(waits, at - 1);
+    }
+}
+
+static void test_states__what_is_forgotten_is_waited_for_whatever_it_says(void **state) {
+    (void)state;
+    begin();
+    assert_int_equal(run(TESS__STATES_STORE), TESS_OK);
+    world.n = 0;
+    world.fail_wait[0] = TESS_E_DATA;
+    tess__states_forget(&engine);
+    expect(waits, 3);
+    tess__states_forget(&engine);
+    expect(NULL, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_states__come_and_go_whole_and_rounded_up),
+        cmocka_unit_test(test_states__a_step_that_is_left_out_writes_nothing),
+        cmocka_unit_test(test_states__all_are_waited_for_and_the_first_failure_counts),
+        cmocka_unit_test(test_states__a_post_that_fails_is_the_end_of_them),
+        cmocka_unit_test(test_states__what_is_forgotten_is_waited_for_whatever_it_says),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
