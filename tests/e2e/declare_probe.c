@@ -83,7 +83,9 @@ static void list(const char *of, const tess__field *f) {
 /* ---- the program ---- */
 
 static tess *open_one(int number) {
+    static char common[TESS_CHECKPOINT_BYTES];
     tess *t;
+    options.common = options.common_bytes ? common : NULL;
     if (number)
         options.wrap = "none";
     ok(tess_open(&options, &t));

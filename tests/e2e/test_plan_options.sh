@@ -66,6 +66,7 @@ declare -A cases=(
   [options.recover]="moves options.recover=1 options.mirror=2"
   [options.audit]="more options.audit=1/1 block.flags=8"
   [options.on_audit]="same options.on_audit=recover"
+  [options.common_bytes]="more options.common_bytes=4096 options.recover=1 options.mirror=2"
   [options.microbatches]="moves options.microbatches=8"
   [options.mirror]="moves options.recover=1 options.mirror=2"
   [block.flags]="more block.flags=1 options.activations=recompute"

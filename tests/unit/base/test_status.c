@@ -21,6 +21,9 @@ static int load_page(void **state) {
     if (!in)
         return -1;
     page[fread(page, 1, sizeof page - 1, in)] = 0;
+    char *table = strstr(page, "\n| `"), *behind = table ? strstr(table, "\n\n") : NULL; /* others have messages */
+    if (behind)
+        *behind = 0;
     return fclose(in);
 }
 

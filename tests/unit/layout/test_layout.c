@@ -250,10 +250,13 @@ static void test_layout__a_store_that_cannot_be_is_refused(void **state) {
     align = 4095;
     refused(NULL, &offload, "offload mine: a store's align is 4095, expected a power of two up to 1048576");
     align = 4096;
-    only = TESS_REGION_GRAD;
-    refused(NULL, &offload, "offload mine rests a region of kind 2 in a store, which takes optimizer states alone");
-    only = 0;
-    refused(NULL, &offload, "offload mine rests a region of kind 1 in a store, which takes optimizer states alone");
+    only = TESS_REGION_MASTER;
+    refused(NULL, &offload, NULL);
+    for (int all = 0; all < 2; all++) {
+        only = all ? 0 : TESS_REGION_GRAD;
+        refused(NULL, &offload,
+                "offload mine rests a region of kind 2 in a store, which takes parameters and optimizer states alone");
+    }
 }
 
 /* On the host, locked in memory but for regions of one kind, which lack bytes. */
