@@ -203,9 +203,17 @@ static void lm_fill_eval(const train_run *r, uint64_t i, void *batch) {
     *(model_batch *)batch = (model_batch){ .count = (uint32_t)count, .packed = (uint32_t)r->s.pack };
 }
 
+static void lm_each_byte(const train_run *r, train_bytes_fn fn, void *user) {
+    if (r->task.tokens)
+        tool_tokens_each(r->task.tokens, fn, user);
+    else
+        fn(user, r->task.text.bytes, r->task.text.n_train);
+}
+
 const train_task_ops train_lm = { .open = lm_open,
                                   .close = lm_close,
                                   .fill = lm_fill,
                                   .fill_eval = lm_fill_eval,
+                                  .each_byte = lm_each_byte,
                                   .finish = train_sample_write,
                                   .has_validation_loss = 1 };
