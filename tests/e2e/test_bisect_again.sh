@@ -40,6 +40,11 @@ grep -q '"a_comes_again":null,"b_comes_again":null,"steps_again":0}' out || fail
 
 # Every byte of the training data counts, also one that no early batch has; one that is held out does not.
 cp text kept
+tr 0 x <text >swapped
+expect 1 "$TESSERA" bisect --json=verdict -- $run --batch 8 -- $run --batch 8 --data swapped
+has_line out 'different: step [0-9]+, rank 0, microbatch 0, input: value of the batch, element [0-9]+'
+has_line out '  sample [0-7] of the batch, byte [0-8]: 48 and 120'
+grep -Eq '"element":[0-9]+,"sample":[0-7],"place":[0-8],' verdict || fail "$(cat verdict)"
 size=$(wc -c <text)
 for at in 1000 $((size * 9 / 10 - 1)); do
   cp kept text && printf '!' | dd of=text bs=1 seek=$at conv=notrunc status=none
@@ -49,6 +54,12 @@ done
 cp kept text && printf '!' | dd of=text bs=1 seek=$((size - 2)) conv=notrunc status=none
 expect 0 "$TESSERA" replay good -- $run
 cp kept text
+
+# The batch of a step, by the name of its tensor.
+mkdir batch
+expect 0 env TESSERA_REPLAY=2 TESSERA_DETAIL=batch TESSERA_DETAIL_STEP=2 TESSERA_DETAIL_VALUES='the batch' "$TESSERA" train $small --steps 6
+sample=$(tail -n +2 batch/values-0 | tail -c +65 | head -c 9 | tr '\n' ' ')
+tr '\n' ' ' <text | grep -qF "$sample" || fail "no text: $sample"
 
 # Another number of steps has another schedule.
 expect 1 "$TESSERA" replay good --step 2 -- tessera train $small --steps 60

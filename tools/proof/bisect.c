@@ -196,13 +196,42 @@ typedef struct {
     int has_element;
     detail_element e;
     char number[2][64], bits[2][32]; /* of the element, or empty and the digest */
+    int has_sample;                  /* it is a batch's, in this place of this sample */
+    uint64_t sample, place, value_bytes;
+    uint32_t value[2];
 } difference;
+
+/* The sample and place of the first byte of a batch that differs. */
+static void take_sample(const arguments *a, difference *d) {
+    uint64_t at[3], in_element = 0;
+    if (strcmp(d->a->stage, "input") != 0 || !d->has_element || !proof_samples(&a->sides[0].ledger, at))
+        return;
+    while (in_element + 1 < d->e.a->bytes && d->e.value_a[in_element] == d->e.value_b[in_element])
+        in_element++;
+    uint64_t byte = d->e.element * d->e.a->bytes + in_element;
+    if (byte < at[0])
+        return; /* its header */
+    d->has_sample = 1;
+    d->sample = (byte - at[0]) / at[1];
+    d->place = (byte - at[0]) % at[1] / at[2];
+    d->value_bytes = at[2];
+    in_element = at[2] == 1 ? in_element : 0;
+    memcpy(&d->value[0], d->e.value_a + in_element, at[2]);
+    memcpy(&d->value[1], d->e.value_b + in_element, at[2]);
+}
+
+static void print_sample(FILE *to, const difference *d) {
+    if (d->has_sample)
+        fprintf(to, "  sample %" PRIu64 " of the batch, %s %" PRIu64 ": %" PRIu32 " and %" PRIu32 "\n", d->sample,
+                d->value_bytes == 1 ? "byte" : "token", d->place, d->value[0], d->value[1]);
+}
 
 static void take_values(arguments *a, difference *d) {
     d->has_element = detail_first_element(&a->sides[0].values, &a->sides[1].values, d->a, &d->e);
     if (d->has_element) {
         detail_number(d->e.a, d->e.value_a, d->number[0], d->bits[0], sizeof d->bits[0]);
         detail_number(d->e.b, d->e.value_b, d->number[1], d->bits[1], sizeof d->bits[1]);
+        take_sample(a, d);
     } else {
         snprintf(d->bits[0], sizeof d->bits[0], "%016" PRIx64, d->a->digest);
         snprintf(d->bits[1], sizeof d->bits[1], "%016" PRIx64, d->b->digest);
@@ -224,6 +253,7 @@ static void print_difference(FILE *to, const arguments *a, const difference *d) 
     for (int i = 0; i < 2; i++)
         fprintf(to, "  %s: %s (%s, %s)\n", a->sides[i].name, d->has_element ? d->number[i] : "another digest",
                 i ? d->b->dtype : d->a->dtype, d->bits[i]);
+    print_sample(to, d);
     if (strcmp(d->a->instruction, d->b->instruction) != 0)
         fprintf(to, "  in %s it is: %s\n", a->sides[1].name, d->b->instruction);
     fprintf(to, "  instruction %" PRIu64 " of the step%s%s; %" PRIu64 " steps were run again\n", d->a->n,
@@ -248,6 +278,10 @@ static void put_difference(json_out *j, const difference *d) {
     json_string(j, "tensor", d->a->tensor);
     if (d->has_element)
         json_uint(j, "element", d->e.element);
+    if (d->has_sample) {
+        json_uint(j, "sample", d->sample);
+        json_uint(j, "place", d->place);
+    }
     put_pair(j, "dtype", d->a->dtype, d->b->dtype);
     put_pair(j, "value", d->number[0], d->number[1]);
     put_pair(j, "bits", d->bits[0], d->bits[1]);

@@ -194,14 +194,29 @@ int proof_words_differ(const proof_ledger *a, const proof_ledger *b, char *in_a,
     return tess__chain_differ(a->words, b->words, in_a, in_b, n);
 }
 
-static void word_of_steps(const char *words, char *out, size_t n) {
-    const char *at = strncmp(words, "steps=", 6) == 0 ? words : strstr(words, " steps=");
-    at = at ? at + (*at == ' ') : "";
-    snprintf(out, n, "%.*s", (int)strcspn(at, " "), at);
+/* The value of the word "KEY=value", or an empty text. */
+static void value_of(const char *words, const char *key, char *out, size_t n) {
+    size_t bytes = strlen(key);
+    *out = 0;
+    for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ')
+        if (strncmp(at, key, bytes) == 0 && at[bytes] == '=') {
+            snprintf(out, n, "%.*s", (int)(strcspn(at, " ") - bytes - 1), at + bytes + 1);
+            return;
+        }
 }
 
 int proof_steps_differ(const proof_ledger *a, const proof_ledger *b, char *in_a, char *in_b, size_t n) {
-    word_of_steps(a->words, in_a, n);
-    word_of_steps(b->words, in_b, n);
-    return *in_a && *in_b && strcmp(in_a, in_b) != 0;
+    char of_a[24], of_b[24];
+    value_of(a->words, "steps", of_a, sizeof of_a);
+    value_of(b->words, "steps", of_b, sizeof of_b);
+    snprintf(in_a, n, "steps=%s", of_a);
+    snprintf(in_b, n, "steps=%s", of_b);
+    return *of_a && *of_b && strcmp(of_a, of_b) != 0;
+}
+
+int proof_samples(const proof_ledger *l, uint64_t out[3]) {
+    char text[80];
+    value_of(l->words, "samples", text, sizeof text);
+    return sscanf(text, "%" SCNu64 "/%" SCNu64 "/%" SCNu64, &out[0], &out[1], &out[2]) == 3 && out[1] && out[2] &&
+           out[2] <= sizeof(uint32_t);
 }

@@ -92,6 +92,8 @@ struct train_run {
         uint64_t n_train, n_test;
         tool_text text;
         train_divisor *divisor; /* the one asked for last; null: every token is a target */
+        uint64_t sample_bytes;  /* of a batch's samples, which follow its header; 0: they have several arrays */
+        uint32_t value_bytes;   /* of a token or byte of them */
         tool_tokens *tokens;    /* null: text */
         tokenizer *tokenizer;   /* from the model's folder; null: none, or one that this command cannot read */
     } task;

@@ -14,6 +14,8 @@ static tess_status gpt_open(train_run *r) {
                                       .ranks = r->ranks,
                                       .accum = (int32_t)r->s.accum,
                                       .sync_each = r->s.sync_each };
+    r->task.sample_bytes = (uint64_t)context + 1;
+    r->task.value_bytes = 1;
     r->task.steps = r->s.steps;
     r->task.eval_every = 500;
     r->task.eval_batches = (windows + batch - 1) / batch;

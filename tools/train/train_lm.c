@@ -142,6 +142,8 @@ static tess_status lm_open(train_run *r) {
     if (r->task.tokens && !tool_tokens_all_count(r->task.tokens) &&
         !(r->task.divisor = calloc(1, sizeof *r->task.divisor)))
         return tess_fail(TESS_E_NOMEM, "no memory for the data");
+    r->task.value_bytes = sizeof(int32_t);
+    r->task.sample_bytes = ((uint64_t)r->m->options.context + 1) * sizeof(int32_t);
     r->task.steps = r->s.steps;
     r->task.eval_every = 500;
     r->task.n_test = held_out;
