@@ -43,12 +43,14 @@ static char **make_environment(const again_place *p, const again_how *h) {
     snprintf(to, sizeof to, "%" PRIu64, h->step);
     snprintf(every, sizeof every, "%" PRIu64, h->every ? h->every : 1);
     snprintf(saved, sizeof saved, "%s/saved", p->dir);
-    tess_setting extra[9] = {
+    tess_setting extra[10] = {
         { "replay", to }, { "ledger-every", every }, { "ledger", p->ledger }, { "replay-ledger", p->ledger }
     };
     uint32_t n = 4;
     if (h->from)
         extra[n++] = (tess_setting){ "replay-from", h->from };
+    if (h->saves || h->detail) /* bisect runs four times */
+        extra[n++] = (tess_setting){ "quiet", "1" };
     if (h->saves)
         extra[n++] = (tess_setting){ "replay-save", saved };
     if (h->detail) {
