@@ -209,8 +209,8 @@ static void take_sample(const arguments *a, difference *d) {
     while (in_element + 1 < d->e.a->bytes && d->e.value_a[in_element] == d->e.value_b[in_element])
         in_element++;
     uint64_t byte = d->e.element * d->e.a->bytes + in_element;
-    if (byte < at[0])
-        return; /* its header */
+    if (byte < at[0] || at[2] > d->e.a->bytes)
+        return; /* of its header, or no whole value */
     d->has_sample = 1;
     d->sample = (byte - at[0]) / at[1];
     d->place = (byte - at[0]) % at[1] / at[2];
