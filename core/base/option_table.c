@@ -45,7 +45,7 @@ const tess__option tess__option_table[] = {
     { "ledger-every", INT, "1", NULL, "steps between two lines of the ledger" },
     { "detail", TEXT, NULL, NULL, "directory for digests after every instruction of one step; set by tessera bisect" },
     { "detail-step", INT, "1", NULL, "that step; set by tessera bisect" },
-    { "detail-values", TEXT, NULL, NULL, "tensor whose elements are written there too; set by tessera bisect" },
+    { "detail-values", TEXT, NULL, NULL, "key or name of the tensor whose elements are written there too" },
     { "at-rest-digests", FLAG, "0", NULL, "checks what a step left when it is read next" },
     { "audit", TEXT, "0", NULL, "another rank repeats a K-th of each pass" },
     { "on-audit", CHOICE, "stop", "stop|recover", "when an audit fails: stop, or go on from images" },

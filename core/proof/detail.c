@@ -108,6 +108,11 @@ static void put_line(const tess *t, FILE *f, const tess__detail *d, const tensor
             tess_dtype_bytes(x->dtype), x->first, x->elems, sum);
 }
 
+/* A key names one tensor of a microbatch, a name all that is of it. */
+static int is_wanted(const char *wanted, const char *key, const tensor *x) {
+    return strcmp(key, wanted) == 0 || strcmp(x->name, wanted) == 0;
+}
+
 static tess_status put(tess *t, tess__detail *d, tensor x) {
     char key[KEY];
     if (!x.elems || !x.at || tess_dtype_is_blocks(x.dtype))
@@ -116,7 +121,7 @@ static tess_status put(tess *t, tess__detail *d, tensor x) {
     reading r = { .bytes = tess_dtype_bytes(x.dtype), .seed = tess__hash_text(TESS__HASH_START, x.name) };
     TRY(each_piece(t, d, &x, digest_piece, &r));
     put_line(t, d->lines, d, &x, key, r.sum);
-    if (d->values && strcmp(key, t->settings.detail_values) == 0) {
+    if (d->values && is_wanted(t->settings.detail_values, key, &x)) {
         r.to = d->values;
         put_line(t, d->values, d, &x, key, r.sum);
         TRY(each_piece(t, d, &x, write_piece, &r));

@@ -29,7 +29,9 @@
 enum { PARAM, GRAD, STATE }; /* kinds of a unit's digests; STATE + k: of state k */
 
 typedef struct tess__proof {
-    char *words;  /* of the program; null: none */
+    char *words; /* of the program; null: none */
+    char *from;  /* the checkpoint that was loaded last; null: none */
+    uint64_t from_step;
     int is_ready; /* what follows is made */
     int32_t n_units;
     int32_t *unit_of;  /* by parameter; -1: it has no digests of its own */
@@ -236,6 +238,8 @@ static tess_status write_begin(tess *t) {
             TESS__CHAIN_FORMAT, t->step.steps_done, t->plan.setup.ledger_every, model_hash(t));
     put_options(f, t);
     put_text(f, "words", p->words);
+    if (p->from && p->from_step == t->step.steps_done)
+        put_text(f, "from", p->from);
     fputs(",\"kinds\":[\"parameter\",\"gradient\"", f);
     for (int32_t s = 0; s < t->plan.layout.n_states; s++) {
         fputc(',', f);
@@ -412,6 +416,17 @@ static tess_status proof_of(tess *t) {
     return TESS_OK;
 }
 
+tess_status tess__proof_loaded(tess *t, const char *dir, uint64_t step) {
+    char real[PATH_MAX];
+    if (!t->plan.setup.ledger_every || t->comms.world.rank != 0)
+        return TESS_OK;
+    TRY(proof_of(t));
+    free(t->proof->from);
+    t->proof->from = strdup(realpath(dir, real) ? real : dir);
+    t->proof->from_step = step;
+    return t->proof->from ? TESS_OK : tess__fail(TESS_E_NOMEM, "no memory for the ledger of digests");
+}
+
 static int has_digests(const tess *t, int32_t i) {
     const tess__param *p = &t->plan.model.params[i];
     return p->tied_to == i && !(p->flags & TESS_BUFFER); /* each rank has buffers of its own */
@@ -524,6 +539,7 @@ void tess__proof_end(tess *t) {
     tess__pool_destroy(p->pool);
     pthread_mutex_destroy(&p->lock);
     free(p->words);
+    free(p->from);
     free(p->unit_of);
     free(p->scope_of);
     free(p->seed);

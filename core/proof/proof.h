@@ -17,4 +17,6 @@ tess_status tess__proof_event(tess *, const tess__event *);
 void tess__proof_end(tess *);
 /** Writes that a checkpoint is whole on disk. Any thread, rank 0; null is fine. */
 void tess__proof_saved(struct tess__proof *, const char *dir, uint64_t step);
+/** Notes the checkpoint that the run goes on from, so that the ledger can name it. */
+tess_status tess__proof_loaded(tess *, const char *dir, uint64_t step);
 #endif

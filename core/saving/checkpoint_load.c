@@ -10,9 +10,11 @@
 #include "checkpoint/store.h"
 #include "kernels/kernels.h"
 #include "engine/values.h"
+#include "proof/proof.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +36,7 @@ typedef struct {
     int params_only;             /* only parameters are asked for, or an imported checkpoint has nothing else */
     tess__past past;             /* the past of the checkpoint that was read last */
     tess__loss_scale loss_scale; /* its scale */
+    char path[PATH_MAX];         /* of that one */
     int nothing;                 /* there is no checkpoint yet, which is fine */
     int foreign;                 /* the failure is not damage, so an older checkpoint would not do either */
 } loading;
@@ -253,6 +256,7 @@ static tess_status load_opened(loading *l) {
 static tess_status load_one(loading *l, const char *path, tess_checkpoint_info *info) {
     l->foreign = 0;
     l->common_bytes = l->own_bytes = 0;
+    snprintf(l->path, sizeof l->path, "%s", path);
     TRY(tess__saved_open(&tess__disk_real, path, &l->saved));
     tess_status s = load_opened(l);
     const tess__manifest *m = &l->saved.manifest;
@@ -399,6 +403,7 @@ static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *
         t->step.steps_done = info.step;
         t->past = l.past;
         tess__scale_load(&t->scaler, &l.loss_scale);
+        TRY(tess__proof_loaded(t, l.path, info.step));
     }
     if (out)
         TESS_GIVE(out, &info);

@@ -86,7 +86,7 @@ train other --accum 4 --seed 2
 expect 1 "$TESSERA" bisect one other
 has_line out 'different: step 1, unit [^ ]+, gradient; in that step differ:'
 expect 0 "$TESSERA" bisect --json=verdict one one
-one_line verdict '{"event":"bisect","equal":true,"steps":4,"first":1,"last":4,"unit":null,"kind":null,"steps_again":0}'
+one_line verdict '{"event":"bisect","equal":true,"steps":4,"first":1,"last":4,"unit":null,"kind":null,"a_comes_again":null,"b_comes_again":null,"steps_again":0}'
 one_line out 'equal: 4 steps, 1 to 4'
 
 # Killed once, it goes on with its ledger; so does a run whose lost rank is replaced from memory.

@@ -23,6 +23,16 @@ typedef struct {
 /** Runs the command, whose output goes to standard error. *code: how it exited. */
 tess_status again_run(char **command, const again_place *, const again_how *, int *code);
 
+/** Tells whether a command that ran again is the ledger's run: TESS_E_DATA when its words are others, or the ledger
+ * begins behind a checkpoint and it does not, so that its steps are others. Warns of other steps when `warns`. */
+tess_status again_check(const proof_ledger *, const proof_ledger *again, int warns);
+/** Compares the steps that both have, up to `step`, and tells the same. */
+tess_status again_compare(const proof_ledger *, const proof_ledger *again, uint64_t step, proof_finding *out);
+/** Says what is done to `step`, from where, and which later checkpoints before that step are gone. */
+void again_say_start(const proof_ledger *, const char *what, uint64_t step, const proof_checkpoint *from);
+/** Warns of all that makes a ledger doubtful. */
+void again_say_doubts(const proof_ledger *);
+
 /** The newest checkpoint before `step` that the ledger names and the disk has; null: none. */
 const proof_checkpoint *again_start(const proof_ledger *, uint64_t step);
 #endif

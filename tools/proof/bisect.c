@@ -24,7 +24,7 @@ typedef struct {      /* one of the two runs */
     again_place first, again; /* where its command ran first, and in detail */
     detail_step lines, values;
     uint64_t steps;  /* run again */
-    int comes_again; /* the step that differs has the same root when it is run again */
+    uint64_t unlike; /* the first step that has another root when it is run again; 0: none */
 } side;
 
 typedef struct {
@@ -112,7 +112,7 @@ static const tool_page page = {
         "Exit code 0: the steps that both have are equal; 1: one differs; 6: a ledger is not as it was written.",
     .examples = "tessera bisect a.ledger b.ledger\n"
                 "  the first step, unit and kind of value that differ\n"
-                "tessera bisect -- tessera train gpt --steps 3 -- tessera train gpt --steps 3 --isa sse2\n"
+                "tessera bisect -- tessera train gpt --steps 3 -- tessera train gpt --steps 3 --isa sse41\n"
                 "  the first instruction in which another instruction set gives other bits\n",
 };
 
@@ -120,13 +120,11 @@ static const tool_page page = {
 
 static void say_words(const proof_ledger *a, const proof_ledger *b) {
     char mine[512], theirs[512];
-    if (proof_words_differ(a, b, mine, theirs, sizeof mine))
+    if (proof_words_differ(a, b, mine, theirs, sizeof mine) || proof_steps_differ(a, b, mine, theirs, sizeof mine))
         tool_say(SAY_INFO, "the runs differ: %s has %s, %s has %s", a->path, mine, b->path, theirs);
-    for (int i = 0; i < 2; i++) {
-        const proof_ledger *l = i ? b : a;
-        if (l->unlike)
-            tool_say(SAY_WARNING, "%s: line %" PRIu64 ": the step ran again and had another root", l->path, l->unlike);
-    }
+    again_say_doubts(a);
+    if (strcmp(a->path, b->path) != 0)
+        again_say_doubts(b);
 }
 
 static tess_status read_run(const char *path, const char *name, int code, proof_ledger *out) {
@@ -151,6 +149,19 @@ static tess_status obtain(side *s, uint64_t step) {
 
 /* ---- the first instruction ------------------------------------------------------------------------- */
 
+/* Compares the run again with the ledger's, because what differs between two runs that are others proves nothing. */
+static tess_status check_again(side *s, const proof_ledger *again, uint64_t step, int is_first, int code) {
+    proof_finding f;
+    TRY(again_check(&s->ledger, again, is_first));
+    s->steps += again->n_steps;
+    if (!proof_find(again, step))
+        return tess_fail(TESS_E_DATA, "the command of %s ended with code %d before step %" PRIu64, s->name, code, step);
+    TRY(again_compare(&s->ledger, again, step, &f));
+    if (f.differs && !s->unlike)
+        s->unlike = f.last;
+    return TESS_OK;
+}
+
 /* Runs the step again in detail; with a key, for the elements of that tensor. */
 static tess_status run_again(side *s, uint64_t step, const char *key) {
     const proof_checkpoint *from = again_start(&s->ledger, step);
@@ -161,19 +172,17 @@ static tess_status run_again(side *s, uint64_t step, const char *key) {
                       .detail = 1,
                       .values = key };
     proof_ledger again = { .path = NULL };
+    char what[256];
     int code = 0;
     again_place_remove(&s->again);
     TRY(again_place_make(&s->again));
-    tool_say(SAY_INFO, "runs %s again to step %" PRIu64 " from %s", s->name, step, from ? from->path : "its beginning");
+    snprintf(what, sizeof what, "runs %.200s again", s->name);
+    again_say_start(&s->ledger, what, step, from);
     TRY(again_run(s->command, &s->again, &how, &code));
     TRY(read_run(s->again.ledger, s->name, code, &again));
-    const proof_step *here = proof_find(&again, step), *there = proof_find(&s->ledger, step);
-    s->steps += again.n_steps;
-    s->comes_again = here && there && here->root == there->root;
+    tess_status status = check_again(s, &again, step, key == NULL, code);
     proof_free(&again);
-    if (!here)
-        return tess_fail(TESS_E_DATA, "the command of %s ended with code %d before step %" PRIu64, s->name, code, step);
-    return detail_read(s->again.dir, key != NULL, key ? &s->values : &s->lines);
+    return status != TESS_OK ? status : detail_read(s->again.dir, key != NULL, key ? &s->values : &s->lines);
 }
 
 static uint64_t steps_again(const arguments *a) {
@@ -187,13 +196,42 @@ typedef struct {
     int has_element;
     detail_element e;
     char number[2][64], bits[2][32]; /* of the element, or empty and the digest */
+    int has_sample;                  /* it is a batch's, in this place of this sample */
+    uint64_t sample, place, value_bytes;
+    uint32_t value[2];
 } difference;
+
+/* The sample and place of the first byte of a batch that differs. */
+static void take_sample(const arguments *a, difference *d) {
+    uint64_t at[3], in_element = 0;
+    if (strcmp(d->a->stage, "input") != 0 || !d->has_element || !proof_samples(&a->sides[0].ledger, at))
+        return;
+    while (in_element + 1 < d->e.a->bytes && d->e.value_a[in_element] == d->e.value_b[in_element])
+        in_element++;
+    uint64_t byte = d->e.element * d->e.a->bytes + in_element;
+    if (byte < at[0] || at[2] > d->e.a->bytes)
+        return; /* of its header, or no whole value */
+    d->has_sample = 1;
+    d->sample = (byte - at[0]) / at[1];
+    d->place = (byte - at[0]) % at[1] / at[2];
+    d->value_bytes = at[2];
+    in_element = at[2] == 1 ? in_element : 0;
+    memcpy(&d->value[0], d->e.value_a + in_element, at[2]);
+    memcpy(&d->value[1], d->e.value_b + in_element, at[2]);
+}
+
+static void print_sample(FILE *to, const difference *d) {
+    if (d->has_sample)
+        fprintf(to, "  sample %" PRIu64 " of the batch, %s %" PRIu64 ": %" PRIu32 " and %" PRIu32 "\n", d->sample,
+                d->value_bytes == 1 ? "byte" : "token", d->place, d->value[0], d->value[1]);
+}
 
 static void take_values(arguments *a, difference *d) {
     d->has_element = detail_first_element(&a->sides[0].values, &a->sides[1].values, d->a, &d->e);
     if (d->has_element) {
         detail_number(d->e.a, d->e.value_a, d->number[0], d->bits[0], sizeof d->bits[0]);
         detail_number(d->e.b, d->e.value_b, d->number[1], d->bits[1], sizeof d->bits[1]);
+        take_sample(a, d);
     } else {
         snprintf(d->bits[0], sizeof d->bits[0], "%016" PRIx64, d->a->digest);
         snprintf(d->bits[1], sizeof d->bits[1], "%016" PRIx64, d->b->digest);
@@ -215,6 +253,7 @@ static void print_difference(FILE *to, const arguments *a, const difference *d) 
     for (int i = 0; i < 2; i++)
         fprintf(to, "  %s: %s (%s, %s)\n", a->sides[i].name, d->has_element ? d->number[i] : "another digest",
                 i ? d->b->dtype : d->a->dtype, d->bits[i]);
+    print_sample(to, d);
     if (strcmp(d->a->instruction, d->b->instruction) != 0)
         fprintf(to, "  in %s it is: %s\n", a->sides[1].name, d->b->instruction);
     fprintf(to, "  instruction %" PRIu64 " of the step%s%s; %" PRIu64 " steps were run again\n", d->a->n,
@@ -239,15 +278,44 @@ static void put_difference(json_out *j, const difference *d) {
     json_string(j, "tensor", d->a->tensor);
     if (d->has_element)
         json_uint(j, "element", d->e.element);
+    if (d->has_sample) {
+        json_uint(j, "sample", d->sample);
+        json_uint(j, "place", d->place);
+    }
     put_pair(j, "dtype", d->a->dtype, d->b->dtype);
     put_pair(j, "value", d->number[0], d->number[1]);
     put_pair(j, "bits", d->bits[0], d->bits[1]);
 }
 
+/* Null when no step was run again. */
+static void put_again(json_out *j, const char *key, const side *s) {
+    if (s->steps)
+        json_bool(j, key, !s->unlike);
+    else
+        json_string(j, key, NULL);
+}
+
 static tess_status end_json(arguments *a) {
-    if (a->output.file)
+    if (a->output.file) {
+        put_again(&a->output.json, "a_comes_again", &a->sides[0]);
+        put_again(&a->output.json, "b_comes_again", &a->sides[1]);
         json_uint(&a->output.json, "steps_again", steps_again(a));
+    }
     return proof_json_end(&a->output);
+}
+
+/* A difference of runs that are not the ledgers' may be another. */
+static void say_unlike(FILE *to, const arguments *a, int is_found) {
+    for (int i = 0; i < 2; i++) {
+        const side *s = &a->sides[i];
+        if (s->unlike)
+            fprintf(to,
+                    "  %s: run again, step %" PRIu64
+                    " has another root: %s a bit flipped in memory or in a core, or the "
+                    "command, its data or its checkpoint are not the run's\n",
+                    s->name, s->unlike,
+                    is_found ? "the difference may not be the run's;" : "what differs does not come again;");
+    }
 }
 
 static tess_status say_instruction(arguments *a, const proof_finding *f, const detail_line *l,
@@ -258,6 +326,8 @@ static tess_status say_instruction(arguments *a, const proof_finding *f, const d
     take_values(a, &d);
     if (a->output.text)
         print_difference(a->output.text, a, &d);
+    if (a->output.text)
+        say_unlike(a->output.text, a, 1);
     proof_json_begin(&a->output, "bisect", f);
     if (a->output.file)
         put_difference(&a->output.json, &d);
@@ -267,22 +337,15 @@ static tess_status say_instruction(arguments *a, const proof_finding *f, const d
 /* A difference that does not come again is no difference of the commands. */
 static tess_status say_none(arguments *a, const proof_finding *f, size_t unlike) {
     FILE *to = a->output.text;
-    int again[2] = { a->sides[0].comes_again, a->sides[1].comes_again };
     if (to)
         proof_print(to, f, &a->sides[0].ledger);
-    for (int i = 0; to && i < 2; i++)
-        if (!again[i])
-            fprintf(to,
-                    "  %s: run again, the step has another root: what differs does not come again, so memory or a "
-                    "core of its machine made it\n",
-                    a->sides[i].name);
-    if (to && again[0] && again[1])
+    if (to)
+        say_unlike(to, a, 0);
+    if (to && !a->sides[0].unlike && !a->sides[1].unlike)
         fprintf(to, "  no instruction differs; %zu tensors are of the first program alone\n", unlike);
     if (to)
         fprintf(to, "  %" PRIu64 " steps were run again\n", steps_again(a));
     proof_json_begin(&a->output, "bisect", f);
-    for (int i = 0; a->output.file && i < 2; i++)
-        json_bool(&a->output.json, i ? "b_comes_again" : "a_comes_again", again[i]);
     return end_json(a);
 }
 

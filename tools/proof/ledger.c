@@ -109,9 +109,10 @@ static tess_status take_step(proof_ledger *l, const char *line, uint64_t number)
     return status;
 }
 
-static tess_status take_checkpoint(proof_ledger *l, const char *line) {
+/* `key`: the member that has its path. */
+static tess_status take_checkpoint(proof_ledger *l, const char *line, const char *key) {
     char path[4096];
-    if (tess__chain_member(line, "path", path, sizeof path) < 0)
+    if (tess__chain_member(line, key, path, sizeof path) < 0)
         return TESS_OK;
     if (!grow((void **)&l->checkpoints, l->n_checkpoints, sizeof *l->checkpoints))
         return no_memory();
@@ -128,11 +129,14 @@ static tess_status take_line(void *user, const char *line, uint64_t number) {
     char type[16] = "";
     (void)tess__chain_member(line, "type", type, sizeof type);
     l->ended = strcmp(type, "end") == 0;
-    if (strcmp(type, "begin") == 0)
-        return take_begin(l, line);
+    if (strcmp(type, "begin") == 0) {
+        int is_first = !l->words;
+        TRY(take_begin(l, line));
+        return is_first ? take_checkpoint(l, line, "from") : TESS_OK;
+    }
     if (strcmp(type, "step") == 0)
         return take_step(l, line, number);
-    return strcmp(type, "checkpoint") == 0 ? take_checkpoint(l, line) : TESS_OK;
+    return strcmp(type, "checkpoint") == 0 ? take_checkpoint(l, line, "path") : TESS_OK;
 }
 
 tess_status proof_read(const char *path, proof_ledger *out) {
@@ -188,4 +192,31 @@ const proof_step *proof_find(const proof_ledger *l, uint64_t step) {
 
 int proof_words_differ(const proof_ledger *a, const proof_ledger *b, char *in_a, char *in_b, size_t n) {
     return tess__chain_differ(a->words, b->words, in_a, in_b, n);
+}
+
+/* The value of the word "KEY=value", or an empty text. */
+static void value_of(const char *words, const char *key, char *out, size_t n) {
+    size_t bytes = strlen(key);
+    *out = 0;
+    for (const char *at = words; *at; at += strcspn(at, " "), at += *at == ' ')
+        if (strncmp(at, key, bytes) == 0 && at[bytes] == '=') {
+            snprintf(out, n, "%.*s", (int)(strcspn(at, " ") - bytes - 1), at + bytes + 1);
+            return;
+        }
+}
+
+int proof_steps_differ(const proof_ledger *a, const proof_ledger *b, char *in_a, char *in_b, size_t n) {
+    char of_a[24], of_b[24];
+    value_of(a->words, "steps", of_a, sizeof of_a);
+    value_of(b->words, "steps", of_b, sizeof of_b);
+    snprintf(in_a, n, "steps=%s", of_a);
+    snprintf(in_b, n, "steps=%s", of_b);
+    return *of_a && *of_b && strcmp(of_a, of_b) != 0;
+}
+
+int proof_samples(const proof_ledger *l, uint64_t out[3]) {
+    char text[80];
+    value_of(l->words, "samples", text, sizeof text);
+    return sscanf(text, "%" SCNu64 "/%" SCNu64 "/%" SCNu64, &out[0], &out[1], &out[2]) == 3 && out[1] && out[2] &&
+           out[2] <= sizeof(uint32_t);
 }

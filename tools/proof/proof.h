@@ -37,6 +37,12 @@ void proof_free(proof_ledger *);
 const proof_step *proof_find(const proof_ledger *, uint64_t step); /* null: it has none */
 /** Returns 1 when words of the two runs differ, and writes the first of them. */
 int proof_words_differ(const proof_ledger *a, const proof_ledger *b, char *in_a, char *in_b, size_t n);
+/** The same for their "steps=", which proof_words_differ leaves out. */
+int proof_steps_differ(const proof_ledger *a, const proof_ledger *b, char *in_a, char *in_b, size_t n);
+/** Where a batch of the run has its samples, if its words say so (returns 1): first byte, bytes of a sample and of a
+ * value. */
+int proof_samples(const proof_ledger *, uint64_t out[3]);
+
 typedef struct {
     int differs;
     uint64_t n, first, last; /* steps that both have, until one differs: that is the last */

@@ -61,22 +61,15 @@ static const tool_page page = {
     .usage = "LEDGER [OPTION…] -- COMMAND [ARGUMENT…]",
     .doc = "Runs the command of a run that wrote LEDGER again, up to step N, and compares every step's digests. It "
            "begins with the newest checkpoint before N that the ledger names and the disk has, else with the first "
-           "step. The command saves nothing. With --deterministic the number of ranks may be another, and strategy, "
+           "step. The command is the run's own, --steps too. It saves nothing. With --deterministic the number of "
+           "ranks may be another, and strategy, "
            "units and offload may always be.\n"
            "Exit code 0: equal; 1: a step differs; 6: the ledger is not as it was written, or is another run's.",
-    .examples = "tessera replay run.ledger --step 40 -- tessera train gpt -n 2 --deterministic --accum 2\n"
+    .examples = "tessera replay run.ledger --step 40 -- tessera train gpt -n 2 --deterministic --steps 100 --accum 2\n"
                 "  whether two ranks do what four ranks did\n",
 };
 
 /* ---- the verdict ----------------------------------------------------------------------------------- */
-
-static tess_status check_same_run(const proof_ledger *l, const proof_ledger *again) {
-    char theirs[512], mine[512];
-    if (proof_words_differ(l, again, theirs, mine, sizeof mine))
-        return tess_fail(TESS_E_DATA, "%s: line 1: it is the ledger of another run, with %s, and the command has %s",
-                         l->path, theirs, mine);
-    return TESS_OK;
-}
 
 /* A difference counts although the command has failed after it. */
 static int judge(arguments *a, const proof_ledger *l, const char *path, int code) {
@@ -86,9 +79,9 @@ static int judge(arguments *a, const proof_ledger *l, const char *path, int code
     tess_status status =
         access(path, F_OK) == 0 ? proof_read(path, &again) : tess_fail(TESS_E_DATA, "the command wrote no ledger");
     if (status == TESS_OK)
-        status = check_same_run(l, &again);
+        status = again_check(l, &again, 1);
     if (status == TESS_OK && (code == TOOL_OK || again.n_steps))
-        status = proof_compare(l, &again, step, &found);
+        status = again_compare(l, &again, step, &found);
     if (status == TESS_OK && !found.differs && !proof_find(&again, step))
         status = tess_fail(TESS_E_DATA, "the command ended with code %d before step %" PRIu64, code, step);
     int out = status == TESS_OK ? proof_say(&a->output, &found, l) : TOOL_OK;
@@ -114,10 +107,7 @@ static tess_status check_step(const proof_ledger *l, uint64_t *step) {
 }
 
 static void say_doubts(const proof_ledger *l) {
-    if (!l->ended)
-        tool_say(SAY_WARNING, "%s does not end: its run goes on or was killed, or the file was cut", l->path);
-    if (l->unlike)
-        tool_say(SAY_WARNING, "%s: line %" PRIu64 ": the step ran again and had another root", l->path, l->unlike);
+    again_say_doubts(l);
     if (!l->deterministic)
         tool_say(SAY_WARNING, "%s: the run was not deterministic: on another number of ranks it has other bits",
                  l->path);
@@ -133,7 +123,7 @@ static int replay(arguments *a, const proof_ledger *l) {
         return tool_report(status);
     const proof_checkpoint *from = again_start(l, step);
     again_how how = { .step = step, .every = l->every, .from = from ? from->path : l->first ? NULL : "none" };
-    tool_say(SAY_INFO, "replays to step %" PRIu64 " from %s", step, from ? from->path : "the beginning");
+    again_say_start(l, "replays", step, from);
     status = again_run(a->command, &p, &how, &code);
     int out = status == TESS_OK ? judge(a, l, p.ledger, code) : tool_report(status);
     again_place_remove(&p);

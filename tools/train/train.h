@@ -26,6 +26,7 @@ typedef struct train_spans train_spans;
 typedef struct train_feed train_feed;
 typedef struct train_lives train_lives;
 
+typedef void (*train_bytes_fn)(void *user, const void *data, uint64_t bytes);
 typedef struct { /* a model's data and what is done with it */
     /** Loads the data; sets the fields of `task` below. */
     tess_status (*open)(train_run *);
@@ -34,6 +35,8 @@ typedef struct { /* a model's data and what is done with it */
     void (*fill)(const train_run *, uint64_t step, int32_t k, void *batch);
     /** Fills evaluation batch i. Past the last it fills an empty one, for ranks with fewer batches. */
     void (*fill_eval)(const train_run *, uint64_t i, void *batch);
+    /** Calls `fn` with the bytes that training may read, in their order; null: what is drawn. */
+    void (*each_byte)(const train_run *, train_bytes_fn fn, void *user);
     /** Runs after training; may be null. */
     tess_status (*finish)(train_run *);
     int32_t has_validation_loss; /* a member of the summary */
@@ -89,6 +92,8 @@ struct train_run {
         uint64_t n_train, n_test;
         tool_text text;
         train_divisor *divisor; /* the one asked for last; null: every token is a target */
+        uint64_t sample_bytes;  /* of a batch's samples, which follow its header; 0: they have several arrays */
+        uint32_t value_bytes;   /* of a token or byte of them */
         tool_tokens *tokens;    /* null: text */
         tokenizer *tokenizer;   /* from the model's folder; null: none, or one that this command cannot read */
     } task;

@@ -14,6 +14,8 @@ static tess_status gpt_open(train_run *r) {
                                       .ranks = r->ranks,
                                       .accum = (int32_t)r->s.accum,
                                       .sync_each = r->s.sync_each };
+    r->task.sample_bytes = (uint64_t)context + 1;
+    r->task.value_bytes = 1;
     r->task.steps = r->s.steps;
     r->task.eval_every = 500;
     r->task.eval_batches = (windows + batch - 1) / batch;
@@ -56,9 +58,14 @@ static void gpt_fill_eval(const train_run *r, uint64_t i, void *batch) {
     *(model_batch *)batch = (model_batch){ .count = (uint32_t)count };
 }
 
+static void gpt_each_byte(const train_run *r, train_bytes_fn fn, void *user) {
+    fn(user, r->task.text.bytes, r->task.text.n_train);
+}
+
 const train_task_ops train_gpt = { .open = gpt_open,
                                    .close = gpt_close,
                                    .fill = gpt_fill,
                                    .fill_eval = gpt_fill_eval,
+                                   .each_byte = gpt_each_byte,
                                    .finish = train_sample_write,
                                    .has_validation_loss = 1 };

@@ -142,6 +142,8 @@ static tess_status lm_open(train_run *r) {
     if (r->task.tokens && !tool_tokens_all_count(r->task.tokens) &&
         !(r->task.divisor = calloc(1, sizeof *r->task.divisor)))
         return tess_fail(TESS_E_NOMEM, "no memory for the data");
+    r->task.value_bytes = sizeof(int32_t);
+    r->task.sample_bytes = ((uint64_t)r->m->options.context + 1) * sizeof(int32_t);
     r->task.steps = r->s.steps;
     r->task.eval_every = 500;
     r->task.n_test = held_out;
@@ -203,9 +205,17 @@ static void lm_fill_eval(const train_run *r, uint64_t i, void *batch) {
     *(model_batch *)batch = (model_batch){ .count = (uint32_t)count, .packed = (uint32_t)r->s.pack };
 }
 
+static void lm_each_byte(const train_run *r, train_bytes_fn fn, void *user) {
+    if (r->task.tokens)
+        tool_tokens_each(r->task.tokens, fn, user);
+    else
+        fn(user, r->task.text.bytes, r->task.text.n_train);
+}
+
 const train_task_ops train_lm = { .open = lm_open,
                                   .close = lm_close,
                                   .fill = lm_fill,
                                   .fill_eval = lm_fill_eval,
+                                  .each_byte = lm_each_byte,
                                   .finish = train_sample_write,
                                   .has_validation_loss = 1 };

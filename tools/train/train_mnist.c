@@ -87,6 +87,16 @@ static void mnist_fill_eval(const train_run *r, uint64_t i, void *batch) {
     *(model_batch *)batch = (model_batch){ .count = (uint32_t)count };
 }
 
-const train_task_ops train_mnist = {
-    .open = mnist_open, .close = mnist_close, .fill = mnist_fill, .fill_eval = mnist_fill_eval
-};
+static void mnist_each_byte(const train_run *r, train_bytes_fn fn, void *user) {
+    const tool_idx *set = &r->task.train_set;
+    if (!set->pixels)
+        return;
+    fn(user, set->pixels, set->count * TOOL_IDX_PIXELS);
+    fn(user, set->labels, set->count);
+}
+
+const train_task_ops train_mnist = { .open = mnist_open,
+                                     .close = mnist_close,
+                                     .fill = mnist_fill,
+                                     .fill_eval = mnist_fill_eval,
+                                     .each_byte = mnist_each_byte };

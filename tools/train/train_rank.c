@@ -167,6 +167,17 @@ static tess_status train_to_end(train_run *r) {
     return train_ranks(r);
 }
 
+/* The ledger's words also say where a batch has its samples, so that bisect can name one: first byte, bytes of a
+ * sample, bytes of a value. */
+static tess_status name_run(train_run *r) {
+    char words[sizeof r->identity + 80];
+    int n = snprintf(words, sizeof words, "%s", r->identity);
+    if (r->task.sample_bytes)
+        snprintf(words + n, sizeof words - (size_t)n, " samples=%zu/%llu/%u", sizeof(model_batch),
+                 (unsigned long long)r->task.sample_bytes, r->task.value_bytes);
+    return tess_proof_words(r->t, words);
+}
+
 /* Runs all that precedes the first step. Ranks agree after each part that may fail on one of them alone. */
 static tess_status begin(train_run *r) {
     tool_world world = { .ranks = 1 };
@@ -179,7 +190,7 @@ static tess_status begin(train_run *r) {
     TRY(train_agree(r, train_output_open(r)));
     TRY(train_agree(r, open_task(r)));
     TRY(train_identity_agree(r));
-    TRY(tess_proof_words(r->t, r->identity));
+    TRY(name_run(r));
     TRY(train_agree(r, train_watch_open(r)));
     TRY(shard(r));
     TRY(train_feed_open(r));

@@ -413,6 +413,20 @@ static int32_t marked_at(const window_place *p, uint64_t i) {
     return (int32_t)token_at(p->f, p->first + i) | (begins ? LM_BEGINS | LM_IGNORED : 0);
 }
 
+static void each_of_span(const tool_tokens *t, const span *s, void (*fn)(void *, const void *, uint64_t), void *user) {
+    const file *f = s->f;
+    const uint64_t *starts = f->text.starts ? f->text.starts + s->first : NULL;
+    uint64_t first = starts ? *starts : s->first;
+    uint64_t n = starts ? starts[s->windows] - first : s->windows * (uint64_t)t->o.context + 1;
+    fn(user, f->data + first * (uint64_t)f->width, n * (uint64_t)f->width);
+    (void)madvise((void *)(uintptr_t)f->map, f->map_bytes, MADV_DONTNEED); /* so that its pages are not the process's */
+}
+
+void tool_tokens_each(const tool_tokens *t, void (*fn)(void *, const void *, uint64_t), void *user) {
+    for (int32_t i = 0; i < t->n_spans[0]; i++)
+        each_of_span(t, &t->spans[0][i], fn, user);
+}
+
 int tool_tokens_all_count(const tool_tokens *t) {
     return !t->marks;
 }

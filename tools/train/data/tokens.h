@@ -34,6 +34,9 @@ uint64_t tool_tokens_samples(const tool_tokens *, uint64_t *left_out);
  * offset. */
 tess_status tool_tokens_check(const tool_tokens *, int64_t vocabulary, int32_t rank, int32_t ranks);
 
+/** Calls `fn` with the training part of each file, as it is held. */
+void tool_tokens_each(const tool_tokens *, void (*fn)(void *user, const void *data, uint64_t bytes), void *user);
+
 /** Returns the number of windows. Each has context + 1 tokens of one file, predicts `context`, and overlaps the next by
  * one. Windows of samples do not overlap, and their rest is filled with tokens that are no targets. */
 uint64_t tool_tokens_windows(const tool_tokens *, int valid);
