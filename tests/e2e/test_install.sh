@@ -29,11 +29,11 @@ while read -r name; do [ -s "$prefix/share/doc/tessera/$name" ] || fail "a heade
 [ -s "$prefix/share/doc/tessera/plugins/optimizer-lion/plugin.c" ] || fail "the sources of the plugins are not installed"
 links=0
 while IFS=: read -r page link; do
-  link=${link#](}
+  link=${link#](} link=${link%[)#]}
   case $link in *:*) continue ;; esac
   [ -e "$(dirname "$page")/$link" ] || fail "${page#"$prefix"/} links to $link, which is not installed"
   links=$((links + 1))
-done < <(grep -rHoE '\]\([^)# ]+' "$prefix/share/doc/tessera" --include=*.md)
+done < <(grep -rHoE '\]\([^)# ]+[)#]' "$prefix/share/doc/tessera" --include=*.md)
 [ $links -gt 300 ] || fail "only $links links found in installed pages"
 
 # Programs.

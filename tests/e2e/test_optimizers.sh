@@ -77,7 +77,7 @@ done
 # was given, and one that differs is named.
 lion=$BUILD/plugins/libtessera-optimizer-lion.so
 goes_on() { # shellcheck disable=SC2086
-  "$TESSERA" train $gpt --quiet --accum 4 --resume save/step-000002 --optimizer "$@" > out 2> err || fail "$*: $(cat err)"
+  TESSERA_LOG=warning "$TESSERA" train $gpt --quiet --accum 4 --resume save/step-000002 --optimizer "$@" > out 2> err || fail "$*: $(cat err)"
 }
 if [ -e "$lion" ]; then
   rm -rf save
