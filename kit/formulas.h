@@ -201,6 +201,8 @@ typedef struct { /* what the host computes once per segment and step, in fp64 */
  * PyTorch script has it, not 0.99900001287. Host only. */
 static inline double tess_decimal_of_f32(float x) {
     char text[40];
+    if (x == 0) /* as its text: most steps have a decay, momentum or rho of 0 */
+        return (double)x;
     for (int digits = 1; digits < 9; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, (double)x);
         double read = strtod(text, NULL);

@@ -55,6 +55,8 @@ const tess__field tess__fields_of_options[] = { OPTION(struct_size, NONE, NULL),
                                                 OPTION(on_audit, TEXT, "on-audit"),
                                                 OPTION(audit_failed, NONE, NULL),
                                                 OPTION(audit_user, NONE, NULL),
+                                                OPTION(common, NONE, NULL),
+                                                OPTION(common_bytes, NUMBER, NULL),
                                                 { .name = NULL } };
 enum { N_OPTIONS = sizeof tess__fields_of_options / sizeof tess__fields_of_options[0] };
 

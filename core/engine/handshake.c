@@ -43,10 +43,10 @@ tess_status tess__handshake_identity(tess *t) {
     snprintf(
         mine[OPTIONS], IDENTITY_BYTES,
         "shard group %d, keep %d, prefetch %d, accum %d, sync %s, deterministic %d, low-copy %d, activations %.80s, "
-        "optimizer %.60s with %d states, momentum %d, on-nan %d, spike %g",
+        "optimizer %.60s with %d states, momentum %d, on-nan %d, spike %g, common bytes %d",
         s->shard_ranks, s->keep_forward, s->prefetch, s->accum, s->sync_each ? "each" : "end", s->deterministic,
         s->low_copy, t->settings.activations, s->step ? "" : t->settings.optimizer, s->n_states, s->with_momentum,
-        t->settings.on_nan, t->settings.spike);
+        t->settings.on_nan, t->settings.spike, (int)s->common_bytes);
     if (t->comms.world.nranks == 1)
         return TESS_OK;
     char(*all)[N][IDENTITY_BYTES] = calloc((size_t)t->comms.world.nranks, sizeof *all);

@@ -33,7 +33,9 @@ static const char *host_part(const tess *t, const tess__program *p) {
 /* The reason why the pass, or the optimizer step that follows it, cannot be repeated, or null. */
 static const char *why_not(const tess *t, const tess_run_options *o) {
     const tess__plan *p = &t->plan;
-    const char *why = t->proof ? "digests are made on the host" : host_part(t, t->pass.program);
+    const char *why = t->proof            ? "digests are made on the host"
+                      : t->transfers.runs ? "draws of stochastic rounding are others at each step"
+                                          : host_part(t, t->pass.program);
     if (why || !o->step || t->pass.program == &p->programs[TESS__P_FUSED])
         return why;
     return host_part(t, &p->programs[tess__step_needs_norm(t, o->step) ? TESS__P_CLIP : TESS__P_STEP]);

@@ -79,6 +79,17 @@ static void take_promises(tess__setup *s, const tess_options *o) {
     s->base_apart = (o->flags & TESS_OPTIONS_BASE_APART) != 0 && tess__sum_known();
 }
 
+static tess_status read_common(tess *t) {
+    const tess_options *o = &t->settings.options;
+    int missing = o->common_bytes && !o->common && !t->settings.plan_only;
+    if (missing || o->common_bytes > TESS_CHECKPOINT_BYTES)
+        return tess__fail(
+            TESS_E_INVALID, "tess_options.common_bytes is %llu%s: at most %d are kept, and common points to them",
+            (unsigned long long)o->common_bytes, missing ? " and common is null" : "", TESS_CHECKPOINT_BYTES);
+    t->plan.setup.common_bytes = o->common_bytes;
+    return TESS_OK;
+}
+
 static tess_status read_guard(tess *t) {
     const char *on_nan = "stop";
     TRY(tess__option_choice("on-nan", &on_nan));
@@ -226,6 +237,7 @@ static tess_status read_detail(tess *t) {
 
 tess_status tess__read_options(tess *t) {
     TRY(read_switches(t));
+    TRY(read_common(t));
     TRY(read_mirror(t));
     TRY(read_ledger(t));
     TRY(read_audit(t));

@@ -54,8 +54,8 @@ tess__cast_fn tess__cast_find_blocks(uint32_t from, uint32_t to);
 /** CAST to blocks with `rounding`. */
 void tess__kernel_draw(const tess_kernel *, tess__pool *);
 
-/** Copies what a kernel has made near the processor to where it lies from now on, past the caches: they need not read it
- * first. For runs much larger than the caches; the two do not overlap. */
+/** Copies what a kernel has made near the processor to where it lies from now on, past the caches: they need not read
+ * it first. For runs much larger than the caches; the two do not overlap. */
 void tess__copy_past(void *to, const void *from, uint64_t bytes);
 enum { TESS__PAST_LEAST_BYTES = 16 << 20, TESS__PAST_ALIGN = 64 }; /* read and written by one kernel; a cache line */
 

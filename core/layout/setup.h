@@ -41,9 +41,10 @@ typedef struct {
     int32_t ledger_every; /* steps between lines of the ledger of digests; 0: there is none */
     int32_t audit_every;  /* passes between two audits of the same work; 0: none */
     uint64_t input_bytes;
-    uint64_t granularity; /* arenas are obtained in multiples of it */
-    uint64_t align;       /* of every buffer: the device's, the comm's, at least 64 */
-    uint64_t most_bytes;  /* the comm's limit of one collective on one rank; 0: none */
+    uint64_t common_bytes; /* of the program's own, in images and checkpoints: tess_options.common */
+    uint64_t granularity;  /* arenas are obtained in multiples of it */
+    uint64_t align;        /* of every buffer: the device's, the comm's, at least 64 */
+    uint64_t most_bytes;   /* the comm's limit of one collective on one rank; 0: none */
     tess_plan_env env;
     uint64_t disk_budget_bytes; /* per rank; 0: none */
     int32_t stride; /* of a plan: how far apart its ranks are among all of the run, for the simulator; 0: 1 */

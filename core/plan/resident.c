@@ -83,9 +83,9 @@ static uint64_t snapshot_bytes(const tess__setup *s, const tess__layout *l) {
     return bytes + TESS__SNAPSHOT_ALIGN;
 }
 
-/* An image is what a rank must not lose: shards, optimizer states, buffers. */
+/* An image is what a rank must not lose: shards, optimizer states, buffers, the program's own bytes. */
 uint64_t tess__image_bytes(const tess__setup *s, const tess__layout *l) {
-    uint64_t bytes = tess__round_up(l->buffer_bytes, s->align);
+    uint64_t bytes = tess__round_up(l->buffer_bytes, s->align) + tess__round_up(s->common_bytes, s->align);
     for (int32_t i = 0; i < l->n_groups; i++) {
         const tess__group *g = &l->groups[i];
         bytes += tess__round_up(g->shard_elems * tess_dtype_bytes(g->master), s->align);

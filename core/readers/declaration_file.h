@@ -7,7 +7,7 @@
 #include "base/options.h"
 #include "plan/plan.h"
 
-#define TESS__DESCRIBE_MAGIC "tessera-plan 2" /* the first line; the last is TESS__DESCRIBE_END */
+#define TESS__DESCRIBE_MAGIC "tessera-plan 3" /* the first line; the last is TESS__DESCRIBE_END */
 #define TESS__DESCRIBE_END "end"
 
 /** Counts one more, or one fewer, engine of this process that tess_shard will describe. */

@@ -23,7 +23,10 @@ tess_status tess__image_each(const tess__setup *s, const tess__layout *l, tess__
         }
     }
     tess__image_part buffers = { TESS__BUFFERS, 0, at, l->buffer_bytes };
-    return buffers.bytes ? fn(user, &buffers) : TESS_OK;
+    if (buffers.bytes)
+        TRY(fn(user, &buffers));
+    tess__image_part common = { TESS__COMMON, 0, at + tess__round_up(buffers.bytes, s->align), s->common_bytes };
+    return common.bytes ? fn(user, &common) : TESS_OK;
 }
 
 uint32_t tess__image_mem(const tess *t) {
@@ -47,7 +50,7 @@ typedef struct {
 } parts;
 
 static int32_t most_parts(const tess *t) {
-    return t->plan.layout.n_groups * (1 + TESS__MAX_STATES) + 1;
+    return t->plan.layout.n_groups * (1 + TESS__MAX_STATES) + 2;
 }
 
 static uint64_t digest_part(const parts *p, const tess__image_part *part) {
@@ -64,7 +67,7 @@ static tess_status take_part(void *user, const tess__image_part *part) {
 static tess_status check_part(void *user, const tess__image_part *part) {
     parts *p = user;
     if (digest_part(p, part) != p->digest[p->n++] && !p->found++)
-        p->changed = part->role == TESS__BUFFERS ? -1 : part->index;
+        p->changed = part->role == TESS__BUFFERS || part->role == TESS__COMMON ? -1 : part->index;
     return TESS_OK;
 }
 

@@ -5,8 +5,9 @@
 #define TESS_IMAGE_H
 #include "engine/state.h"
 
-typedef struct { /* of an image, in its order */
-    int role;    /* TESS__MASTER, a state or TESS__BUFFERS */
+enum { TESS__COMMON = -1 }; /* the role of the program's own bytes, which lie in no buffer */
+typedef struct {            /* of an image, in its order */
+    int role;               /* TESS__MASTER, a state, TESS__BUFFERS or TESS__COMMON */
     int32_t index;
     uint64_t at, bytes; /* place in the image */
 } tess__image_part;

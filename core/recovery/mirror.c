@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 #include "fits.h"
+#include "kernels/digest.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,10 +17,16 @@
 
 /* Says in which kind of memory the original of an image's part lives. */
 static uint32_t living_mem(const tess *t, const tess__image_part *p) {
+    if (p->role == TESS__COMMON)
+        return TESS_MEM_HOST;
     if (p->role == TESS__BUFFERS)
         return t->plan.setup.env.mem;
     const tess__group *g = &t->plan.layout.groups[p->index];
     return tess__rest_mem(t, p->role == TESS__MASTER ? &g->param_rest : &g->state_rest);
+}
+
+static void *original(const tess *t, const tess__image_part *p) {
+    return p->role == TESS__COMMON ? t->settings.options.common : tess__address_of(t, p->role, p->index);
 }
 
 typedef struct {
@@ -29,14 +36,14 @@ typedef struct {
 
 static tess_status save_part(void *user, const tess__image_part *p) {
     const copying *c = user;
-    return tess__copy_now(c->t, c->image + p->at, tess__image_mem(c->t), tess__address_of(c->t, p->role, p->index),
-                          living_mem(c->t, p), p->bytes);
+    return tess__copy_now(c->t, c->image + p->at, tess__image_mem(c->t), original(c->t, p), living_mem(c->t, p),
+                          p->bytes);
 }
 
 static tess_status load_part(void *user, const tess__image_part *p) {
     const copying *c = user;
-    return tess__copy_now(c->t, tess__address_of(c->t, p->role, p->index), living_mem(c->t, p), c->image + p->at,
-                          tess__image_mem(c->t), p->bytes);
+    return tess__copy_now(c->t, original(c->t, p), living_mem(c->t, p), c->image + p->at, tess__image_mem(c->t),
+                          p->bytes);
 }
 
 static tess_status copy_image(tess *t, char *image, tess__image_part_fn fn) {
@@ -130,14 +137,28 @@ static tess_status send_copies(tess *t, int slot) {
     return TESS_OK;
 }
 
+/* A replica's image, or that of rank 0 in a smaller group, is as good as one's own when all have the same bytes. */
+static tess_status check_common(const tess *t, const uint64_t *all) {
+    for (int32_t r = 1; !t->comms.world.generation && r < t->comms.world.nranks; r++)
+        if (all[r] != all[0])
+            return tess__fail(
+                TESS_E_MISMATCH,
+                "the %llu bytes of tess_options.common differ between rank 0 and rank %d: keep there what "
+                "is the same on all ranks",
+                (unsigned long long)t->plan.setup.common_bytes, r);
+    return TESS_OK;
+}
+
 /* Tells the launcher of this group's first images when each rank has its own and knows that a lost rank is no end. A
  * rank that took the loss for its end would end them all. */
 static tess_status announce(tess *t) {
-    char mine = 0, *all = calloc((size_t)t->comms.world.nranks, 1);
+    uint64_t mine = tess__digest(t->settings.options.common, 1, 0, t->plan.setup.common_bytes, 0);
+    uint64_t *all = calloc((size_t)t->comms.world.nranks, sizeof *all);
     if (!all)
         return tess__fail(TESS_E_NOMEM, "no memory to compare %d ranks", t->comms.world.nranks);
     t->mirror.ready = 1;
-    tess_status s = tess__comms_exchange(&t->comms, "the first images", &mine, 1, all);
+    tess_status s = tess__comms_exchange(&t->comms, "the first images", &mine, sizeof mine, all);
+    s = s ? s : check_common(t, all);
     free(all);
     return !s && t->comms.world.rank == 0 ? tess__fits_announce(t) : s;
 }

@@ -65,6 +65,10 @@ static tess_status cut_part(void *user, const tess__image_part *p) {
         return c->rank ? TESS_OK
                        : tess__copy_now(c->t, (char *)tess__address_of(c->t, TESS__BUFFERS, 0) + (from - p->at),
                                         c->t->plan.setup.env.mem, at, c->mem, to - from);
+    if (p->role == TESS__COMMON)
+        return c->rank ? TESS_OK
+                       : tess__copy_now(c->t, (char *)c->t->settings.options.common + (from - p->at), TESS_MEM_HOST, at,
+                                        c->mem, to - from);
     const tess__group *g = &c->t->mirror.carry->plan.layout.groups[p->index];
     uint64_t bytes = value_bytes(g, p);
     return cut_group(c, p, (from - p->at) / bytes, (to - from) / bytes, at);

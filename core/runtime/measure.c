@@ -261,10 +261,11 @@ static uint64_t snapshot_bytes(const tess__plan *p) {
     return bytes;
 }
 
-/* Bytes of one image: shards, states and buffers. A rank holds two of its own, and two of another rank's unless
- * replicas are the copies. */
+/* Bytes of one image: shards, states, buffers, the program's own bytes. A rank holds two of its own, and two of another
+ * rank's unless replicas are the copies. */
 static uint64_t image_bytes(const tess__plan *p) {
-    uint64_t bytes = tess__round_up(p->layout.buffer_bytes, p->setup.align);
+    uint64_t bytes = tess__round_up(p->setup.common_bytes, p->setup.align);
+    bytes += tess__round_up(p->layout.buffer_bytes, p->setup.align);
     for (int32_t i = 0; i < p->layout.n_groups; i++) {
         const tess__group *g = &p->layout.groups[i];
         bytes += tess__round_up(of_group(p, NULL, NULL, TESS__MASTER, i), p->setup.align);

@@ -184,14 +184,21 @@ static tess_status check_save(const tess *t, const tess_checkpoint_options *o) {
     return TESS_OK;
 }
 
+static tess_status copy_options(const tess *t, const tess_checkpoint_options *given, tess_checkpoint_options *o) {
+    TRY(tess__copy_options("tess_checkpoint_save", o, sizeof *o, TESS__UP_TO(tess_checkpoint_options, own_bytes),
+                           given));
+    if (!o->common && !o->common_bytes)
+        o->common = t->settings.options.common, o->common_bytes = t->plan.setup.common_bytes;
+    return TESS_OK;
+}
+
 /* *soft: the failure is the disk's, and training can go on. */
 static tess_status save_checkpoint(tess *t, const tess_checkpoint_options *given, int *soft) {
     tess_checkpoint_options o;
     tess__saver *s = NULL;
     double began = tess__saver_seconds();
     int busy = 0;
-    TRY(tess__copy_options("tess_checkpoint_save", &o, sizeof o, TESS__UP_TO(tess_checkpoint_options, own_bytes),
-                           given));
+    TRY(copy_options(t, given, &o));
     TRY(tess__pass_finish(t));
     TRY(check_save(t, &o));
     TRY(saver_of(t, &s));

@@ -375,6 +375,8 @@ static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *
     loading l = { .t = t, .o = &o, .n_states = t->plan.layout.n_states };
     TRY(tess__copy_options("tess_checkpoint_load", &o, sizeof o, TESS__UP_TO(tess_checkpoint_load_options, own_bytes),
                            given));
+    if (!o.common && !(o.flags & TESS_CHECKPOINT_PARAMS))
+        o.common = t->settings.options.common, o.common_bytes = t->plan.setup.common_bytes;
     TRY(tess__pass_finish(t));
     if (!t->sharded || t->settings.plan_only)
         return tess__fail(TESS_E_INVALID, "tess_checkpoint_load before tess_shard");

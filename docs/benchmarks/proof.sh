@@ -21,8 +21,8 @@ cat >gpt2.json <<'END'
  "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
 END
 decoder="--data text --context 64 --batch 4 --sample 0 --eval-every 100000"
-declare -A models=([mnist]="mnist --batch 64" [convbn]="convbn --image-size 32 --hidden 16 --batch 8"
-  [gpt]="gpt --layers 4 --width 128 --heads 4 $decoder" [gpt2]="gpt2 --config gpt2.json $decoder" [llama]="llama --config llama.json $decoder")
+declare -A models=([mnist]="mnist --batch 16" [convbn]="convbn --image-size 32 --hidden 16 --batch 8"
+  [gpt]="gpt --layers 2 --width 128 --heads 4 $decoder" [gpt2]="gpt2 --config gpt2.json $decoder" [llama]="llama --config llama.json $decoder")
 export TESSERA_PLUGIN_PATH=$build/plugins TESSERA_LOG=error TESSERA_THREADS=1
 train() { # MODEL STEPS OPTION…
   # shellcheck disable=SC2086
@@ -57,10 +57,11 @@ times() {
 
 # ---- counts: what a longer run has more than a shorter one ----
 
-counted() { # MODEL STEPS OPTION…: instructions of all ranks
+counted() { # MODEL STEPS OPTION…: instructions of all ranks. It ends as a replay does, without an evaluation
+  # shellcheck disable=SC2086
   rm -f ledger
-  valgrind --trace-children=yes --tool=cachegrind --cache-sim=no --cachegrind-out-file=out.%p "$build/tessera" train ${models[$1]} \
-    --steps "$2" --quiet --sample 0 "${@:3}" 2>&1 >/dev/null | sed -n 's/.* I *refs: *//p' | tr -d , | awk '{ s += $1 } END { printf "%.0f\n", s }'
+  TESSERA_REPLAY=$2 TESSERA_REPLAY_FROM=none valgrind --trace-children=yes --tool=cachegrind --cache-sim=no --cachegrind-out-file=out.%p "$build/tessera" train ${models[$1]} \
+    --steps 100000 --quiet --deterministic "${@:3}" 2>&1 >/dev/null | sed -n 's/.* I *refs: *//p' | tr -d , | awk '{ s += $1 } END { printf "%.0f\n", s }'
 }
 per_step() { # SHORT LONG MODEL OPTION…
   local short long
@@ -72,10 +73,13 @@ row() { # MODEL WHAT BEFORE NOW
 }
 counts() {
   local model plain
-  for model in "${@:-mnist convbn gpt gpt2 llama}"; do
-    plain=$(per_step 2 6 $model)
-    row $model ledger "$plain" "$(per_step 2 6 $model --ledger ledger)"
-    row $model "at rest" "$plain" "$(per_step 2 6 $model --at-rest-digests)"
+  [ $# -gt 0 ] || set -- mnist convbn gpt gpt2 llama
+  for model in "$@"; do
+    plain=$(per_step 1 3 $model)
+    row $model ledger "$plain" "$(per_step 1 3 $model --ledger ledger)"
+    row $model "at rest" "$plain" "$(per_step 1 3 $model --at-rest-digests)"
+  done
+  for model in "$@"; do
     plain=$(per_step 2 10 $model -n 2)
     row $model 1/8 "$plain" "$(per_step 2 10 $model -n 2 --audit 1/8)"
   done

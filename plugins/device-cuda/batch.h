@@ -12,11 +12,9 @@
 enum { CUDA_THREADS = 256, CUDA_BLOCKS_PER_PROCESSOR = 8, CUDA_HOST_BLOCKS = 32 };
 #define NUMBER(name, args, body) N_##name,
 #define STEPS_NUMBER(name, body) N_##name,
-#define BLOCKS_NUMBER(name, args) N_##name,
-enum { CUDA_KERNELS(NUMBER) CUDA_STEPS(STEPS_NUMBER) CUDA_BLOCK_SUMS(BLOCKS_NUMBER) N_tess_cuda_square_sum, N_KERNELS };
+enum { CUDA_KERNELS(NUMBER) CUDA_STEPS(STEPS_NUMBER) CUDA_OF_BLOCKS(NUMBER) N_tess_cuda_square_sum, N_KERNELS };
 #undef NUMBER
 #undef STEPS_NUMBER
-#undef BLOCKS_NUMBER
 
 typedef struct {
     tess_device *device;

@@ -14,13 +14,13 @@
 CUDA_KERNELS(DEFINE)
 
 /* All lanes of a warp take part in each of its blocks. */
-#define DEFINE_BLOCKS(name, args)                                                                                      \
+#define DEFINE_BLOCKS(name, args, body)                                                                                \
     extern "C" __global__ void name(const __grid_constant__ args a) {                                                  \
         uint64_t warps = (uint64_t)gridDim.x * blockDim.x / 32;                                                        \
-        for (uint64_t b = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; b < a.sum.items; b += warps)         \
-            cuda_sum_blocks(&a.sum, a.in, b, threadIdx.x % 32);                                                        \
+        for (uint64_t b = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; b < (ITEMS(a)); b += warps)          \
+            body(&a, b, threadIdx.x % 32);                                                                             \
     }
-CUDA_BLOCK_SUMS(DEFINE_BLOCKS)
+CUDA_OF_BLOCKS(DEFINE_BLOCKS)
 
 #define DEFINE_STEPS(name, body)                                                                                       \
     extern "C" __global__ void name(const __grid_constant__ cuda_steps_args a) {                                       \

@@ -29,14 +29,18 @@ TESS_FN float cuda_block_top(uint32_t dtype) {
     return dtype == TESS_Q8 ? TESS_Q8_TOP : TESS_E4M3_TOP;
 }
 
-/* The bytes of this lane's elements, and the scale of the block. */
-TESS_FN float cuda_block_pack(uint32_t dtype, const float *x, uint8_t *q) {
+TESS_FN float cuda_block_scale(uint32_t dtype, const float *x) {
     uint32_t most = 0;
     CUDA_UNROLL for (int l = 0; l < CUDA_BLOCK_E; l++) {
         uint32_t size = tess_f32_bits(x[l]) & 0x7fffffffu;
         most = size > most ? size : most;
     }
-    float scale = tess_block_scale(cuda_block_most(most), cuda_block_top(dtype)), factor = tess_block_factor(scale);
+    return tess_block_scale(cuda_block_most(most), cuda_block_top(dtype));
+}
+
+/* The bytes of this lane's elements, and the scale of the block. */
+TESS_FN float cuda_block_pack(uint32_t dtype, const float *x, uint8_t *q) {
+    float scale = cuda_block_scale(dtype, x), factor = tess_block_factor(scale);
     CUDA_UNROLL for (int l = 0; l < CUDA_BLOCK_E; l++) {
         float y = x[l] * factor;
         q[l] = factor == 0.0f ? (uint8_t)0 : dtype == TESS_Q8 ? tess_q8_of_f32(y) : tess_e4m3_of_f32(y);
@@ -121,8 +125,43 @@ TESS_FN void cuda_sum_blocks(const cuda_sum *a, const void *const *in, uint64_t 
     cuda_block_store(a, block, lane, x);
 }
 
+TESS_FN void cuda_blocks_few_body(const cuda_sum_few_args *a, uint64_t block, uint32_t lane) {
+    cuda_sum_blocks(&a->sum, a->in, block, lane);
+}
+TESS_FN void cuda_blocks_many_body(const cuda_sum_many_args *a, uint64_t block, uint32_t lane) {
+    cuda_sum_blocks(&a->sum, a->in, block, lane);
+}
+
+typedef struct { /* one parameter's elements, each rounded by a draw of its own */
+    uint64_t items, elems;
+    const float *in;
+    char *out;
+    uint64_t at; /* the number of the first in the model */
+    uint32_t step, draw, dtype, reserved;
+} cuda_draw_args;
+
+TESS_FN void cuda_draw_body(const cuda_draw_args *a, uint64_t block, uint32_t lane) {
+    uint64_t base = block * TESS_Q8_BLOCK + lane * CUDA_BLOCK_E;
+    char *out = a->out + block * TESS_Q8_BYTES;
+    uint32_t draws[CUDA_BLOCK_E];
+    float x[CUDA_BLOCK_E];
+    cuda_block_load(TESS_F32, a->in, base, a->elems, x);
+    float scale = cuda_block_scale(a->dtype, x), factor = tess_block_factor(scale);
+    CUDA_UNROLL for (int l = 0; l < CUDA_BLOCK_E; l += 8)
+        tess_draws_of(a->at + base + (uint64_t)l, a->step, a->draw, draws + l);
+    if (lane == 0)
+        *(float *)out = scale;
+    CUDA_UNROLL for (int l = 0; l < CUDA_BLOCK_E; l++) {
+        float y = x[l] * factor;
+        *(uint8_t *)(out + 4 + lane * CUDA_BLOCK_E + l) = factor == 0.0f        ? (uint8_t)0
+                                                          : a->dtype == TESS_Q8 ? tess_q8_drawn(y, draws[l])
+                                                                                : tess_e4m3_drawn(y, draws[l]);
+    }
+}
+
 /* Items are blocks. */
-#define CUDA_BLOCK_SUMS(X)                                                                                             \
-    X(tess_cuda_blocks_few, cuda_sum_few_args)                                                                         \
-    X(tess_cuda_blocks_many, cuda_sum_many_args)
+#define CUDA_OF_BLOCKS(X)                                                                                              \
+    X(tess_cuda_blocks_few, cuda_sum_few_args, cuda_blocks_few_body)                                                   \
+    X(tess_cuda_blocks_many, cuda_sum_many_args, cuda_blocks_many_body)                                                \
+    X(tess_cuda_draw, cuda_draw_args, cuda_draw_body)
 #endif

@@ -7,9 +7,8 @@ extern const unsigned char cuda_kernels_image[];
 
 #define NAME(name, args, body) #name,
 #define STEPS_NAME(name, body) #name,
-#define BLOCKS_NAME(name, args) #name,
 static const char *const names[] = { CUDA_KERNELS(NAME) CUDA_STEPS(STEPS_NAME)
-                                         CUDA_BLOCK_SUMS(BLOCKS_NAME) "tess_cuda_square_sum" };
+                                         CUDA_OF_BLOCKS(NAME) "tess_cuda_square_sum" };
 
 tess_status cuda_load_kernels(tess_device *d, tess_error *error) {
     d->functions = calloc(N_KERNELS, sizeof *d->functions);
@@ -38,10 +37,14 @@ enum {
     WHOLE = 1 << TESS_I32 | 1 << TESS_I64
 };
 
+static int draws(const tess_kernel *k) {
+    return TESS_HAS(tess_kernel, k, rounding) && k->rounding;
+}
+
 static int is_offered(const tess_kernel *k) {
     uint32_t in = k->in_dtype, out = k->out_dtype;
-    if (TESS_HAS(tess_kernel, k, rounding) && k->rounding)
-        return 0;
+    if (draws(k))
+        return k->kernel == TESS_K_CAST && in == TESS_F32 && is_one_of(out, BLOCKS);
     switch (k->kernel) {
     case TESS_K_CAST:
         if (is_one_of(in, BLOCKS) || is_one_of(out, BLOCKS))
@@ -178,7 +181,49 @@ static CUresult launch_blocks(const cuda_place *p, const tess_kernel *k) {
                          a.sum.items * 32);
 }
 
+/* The elements of one run: whole blocks of it, with the zeros behind them. */
+static CUresult launch_draw(const cuda_place *p, const tess_kernel *k, uint64_t from, uint64_t end, uint64_t at) {
+    cuda_draw_args a = { .items = (end - from + TESS_Q8_BLOCK - 1) / TESS_Q8_BLOCK,
+                         .elems = end - from,
+                         .in = (const float *)k->in[0] + from,
+                         .out = (char *)k->out + from / TESS_Q8_BLOCK * TESS_Q8_BYTES,
+                         .at = at,
+                         .step = k->rounding->step,
+                         .draw = k->rounding->draw,
+                         .dtype = k->out_dtype };
+    return launch_kernel(p, N_tess_cuda_draw, &a, a.items * 32);
+}
+
+static CUresult clear_blocks(const cuda_place *p, const tess_kernel *k, uint64_t from, uint64_t end) {
+    uint64_t first = (from + TESS_Q8_BLOCK - 1) / TESS_Q8_BLOCK, last = (end + TESS_Q8_BLOCK - 1) / TESS_Q8_BLOCK;
+    return first < last ? p->device->cu->cuMemsetD8Async((CUdeviceptr)(uintptr_t)k->out + first * TESS_Q8_BYTES, 0,
+                                                         (last - first) * TESS_Q8_BYTES, p->stream)
+                        : CUDA_SUCCESS;
+}
+
+/* A launch for each parameter, since each counts its elements from a number of its own. Between them are zeros. */
+static CUresult launch_draws(const cuda_place *p, const tess_kernel *k) {
+    const tess_rounding *r = k->rounding;
+    uint64_t done = 0; /* elements of the input */
+    CUresult result = CUDA_SUCCESS;
+    for (uint32_t i = 0; i < r->n_runs && !result; i++) {
+        const tess_place *run = &r->runs[i];
+        uint64_t end = (run->first + run->elems + TESS_Q8_BLOCK - 1) / TESS_Q8_BLOCK * TESS_Q8_BLOCK;
+        uint64_t from = run->first > r->first ? run->first - r->first : 0;
+        if (end <= r->first || from >= k->elems)
+            continue;
+        uint64_t to = end - r->first < k->elems ? end - r->first : k->elems;
+        result = clear_blocks(p, k, done, from);
+        if (!result)
+            result = launch_draw(p, k, from, to, run->at + (r->first + from - run->first));
+        done = to;
+    }
+    return result ? result : clear_blocks(p, k, done, k->elems);
+}
+
 static CUresult launch_cast(const cuda_place *p, const tess_kernel *k) {
+    if (draws(k))
+        return launch_draws(p, k);
     if (k->in_dtype != k->out_dtype && is_one_of(k->out_dtype, BLOCKS))
         return launch_blocks(p, k);
     cuda_cast_args a = { .items = items_of(k->elems),

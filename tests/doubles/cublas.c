@@ -111,12 +111,19 @@ static float *keep(int which, uint64_t elems) {
     return k ? k->at[which] : NULL;
 }
 
-static const float *widened(const void *x, uint64_t elems, int halves, int which) {
+static float wide_of(const double_product *p, uint16_t half) {
+    return p->f16 ? tess_f32_of_f16(half) : tess_f32_of_bf16(half);
+}
+static uint16_t half_of(const double_product *p, float x) {
+    return p->f16 ? tess_f16_of_f32(x) : tess_bf16_of_f32(x);
+}
+
+static const float *widened(const double_product *p, const void *x, uint64_t elems, int which) {
     const uint16_t *half = x;
-    float *wide = halves ? keep(which, elems) : NULL;
+    float *wide = p->halves ? keep(which, elems) : NULL;
     for (uint64_t i = 0; wide && i < elems; i++)
-        wide[i] = tess_f32_of_bf16(half[i]);
-    return halves ? wide : x;
+        wide[i] = wide_of(p, half[i]);
+    return p->halves ? wide : x;
 }
 
 static uint64_t a_elems(const double_product *p) {
@@ -140,10 +147,10 @@ static float follow_product(const double_product *p, int64_t row, int64_t i, flo
     const uint16_t *bias = double_host(p->bias), *through = double_host(p->through);
     uint16_t *before = double_host(p->before);
     if (through)
-        return ops_gelu_slope_of(tess_f32_of_bf16(through[i]), sum);
-    sum += bias ? tess_f32_of_bf16(bias[row]) : 0;
+        return ops_gelu_slope_of(wide_of(p, through[i]), sum);
+    sum += bias ? wide_of(p, bias[row]) : 0;
     if (before)
-        before[i] = tess_bf16_of_f32(sum);
+        before[i] = half_of(p, sum);
     return p->gelu ? ops_gelu_of(sum) : sum;
 }
 
@@ -152,13 +159,13 @@ static void multiply_rounded(const double_product *p, const float *a, const floa
     uint64_t elems = extent(p->m, p->n, p->ldc);
     float *wide = keep(3, elems);
     for (uint64_t i = 0; wide && i < elems; i++)
-        wide[i] = tess_f32_of_bf16(c[i]);
+        wide[i] = wide_of(p, c[i]);
     if (wide)
         multiply(p, a, b, wide, scratch);
     for (int64_t column = 0; wide && column < p->n; column++)
         for (int64_t row = 0; row < p->m; row++) {
             int64_t i = column * p->ldc + row;
-            c[i] = tess_bf16_of_f32(follow_product(p, row, i, wide[i]));
+            c[i] = half_of(p, follow_product(p, row, i, wide[i]));
         }
 }
 
@@ -169,8 +176,8 @@ static void run_product(void *data) {
     const char *a = double_host(p->a), *b = double_host(p->b);
     char *c = double_host(p->c);
     for (long long i = 0; scratch && i < p->times; i++) {
-        const float *wide_a = widened(a + (size_t)(i * p->step_a) * size, a_elems(p), p->halves, 0);
-        const float *wide_b = widened(b + (size_t)(i * p->step_b) * size, b_elems(p), p->halves, 1);
+        const float *wide_a = widened(p, a + (size_t)(i * p->step_a) * size, a_elems(p), 0);
+        const float *wide_b = widened(p, b + (size_t)(i * p->step_b) * size, b_elems(p), 1);
         if (wide_a && wide_b && p->half_c)
             multiply_rounded(p, wide_a, wide_b, (uint16_t *)(void *)c + i * p->step_c, scratch);
         else if (wide_a && wide_b)
@@ -227,7 +234,8 @@ DOUBLE_API cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOpe
                                                      cublasGemmAlgo_t algo) {
     cublasStatus_t entered = enter("cublasGemm");
     double_product p = { .turn_a = transa != CUBLAS_OP_N, .turn_b = transb != CUBLAS_OP_N, .m = m, .n = n, .k = k };
-    p.lda = lda, p.ldb = ldb, p.ldc = ldc, p.halves = Atype == CUDA_R_16BF, p.half_c = Ctype == CUDA_R_16BF;
+    p.lda = lda, p.ldb = ldb, p.ldc = ldc, p.halves = Atype != CUDA_R_32F, p.half_c = Ctype != CUDA_R_32F;
+    p.f16 = Atype == CUDA_R_16F;
     p.times = batchCount, p.alpha = *(const float *)alpha, p.beta = *(const float *)beta;
     p.a = A, p.b = B, p.c = C, p.step_a = strideA, p.step_b = strideB, p.step_c = strideC;
     (void)algo;
@@ -235,7 +243,7 @@ DOUBLE_API cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t h, cublasOpe
         return entered;
     if (!h || double__current_device() != h->device)
         return CUBLAS_STATUS_NOT_INITIALIZED;
-    if (Atype != Btype || (Ctype != CUDA_R_32F && (Ctype != CUDA_R_16BF || !p.halves)) ||
+    if (Atype != Btype || (Ctype != CUDA_R_32F && Ctype != Atype) || (p.halves && !p.f16 && Atype != CUDA_R_16BF) ||
         compute != CUBLAS_COMPUTE_32F || !double__product_is_good(&p))
         return CUBLAS_STATUS_INVALID_VALUE;
     count_odd_sides(&p);

@@ -139,8 +139,8 @@ static int is_known(const description *d, const layout *c) {
     return !d->aux || (d->aux_ld % 8 == 0 && d->aux_ld == c->ld); /* cuBLASLt takes a pitch of its own, too */
 }
 
-static int is_matrix(const layout *l, uint64_t rows, uint64_t columns) {
-    return l && l->magic == MAGIC + 1 && l->type == CUDA_R_16BF && l->rows == rows && l->columns == columns &&
+static int is_matrix(const layout *l, int type, uint64_t rows, uint64_t columns) {
+    return l && l->magic == MAGIC + 1 && l->type == type && l->rows == rows && l->columns == columns &&
            l->ld >= (int64_t)rows;
 }
 
@@ -159,8 +159,9 @@ static int describe(const description *d, const layout *a, const layout *c, algo
 }
 
 static int fit(const algorithm *x, const layout *a, const layout *b, const layout *c) {
-    return is_matrix(a, x->turn_a ? x->k : x->m, x->turn_a ? x->m : x->k) &&
-           is_matrix(b, x->turn_b ? x->n : x->k, x->turn_b ? x->k : x->n) && is_matrix(c, x->m, x->n);
+    return (a->type == CUDA_R_16BF || a->type == CUDA_R_16F) &&
+           is_matrix(a, a->type, x->turn_a ? x->k : x->m, x->turn_a ? x->m : x->k) &&
+           is_matrix(b, a->type, x->turn_b ? x->n : x->k, x->turn_b ? x->k : x->n) && is_matrix(c, a->type, x->m, x->n);
 }
 
 /* Vectors of 16 bytes: none for matrices whose rows or pointers are not so. */
@@ -208,6 +209,7 @@ static double_product product_of(const description *d, const algorithm *x, const
                                  const layout *c) {
     double_product p = { .turn_a = d->turn_a, .turn_b = d->turn_b, .m = (int)x->m, .n = (int)x->n, .k = (int)x->k };
     p.lda = (int)a->ld, p.ldb = (int)b->ld, p.ldc = (int)c->ld, p.halves = p.half_c = p.times = 1, p.alpha = 1;
+    p.f16 = a->type == CUDA_R_16F;
     p.bias = d->bias, p.gelu = d->epilogue != CUBLASLT_EPILOGUE_BIAS && d->epilogue != CUBLASLT_EPILOGUE_DGELU;
     p.through = d->epilogue == CUBLASLT_EPILOGUE_DGELU ? d->aux : NULL;
     p.before = d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ? d->aux : NULL;

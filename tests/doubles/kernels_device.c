@@ -16,14 +16,15 @@ const double_kernel *double__device_kernels(void);
     }
 CUDA_KERNELS(RUN)
 
-#define RUN_BLOCKS(name, args_type)                                                                                    \
+#define RUN_BLOCKS(name, args_type, body)                                                                              \
     static void run_##name(const void *args, const unsigned grid[3], const unsigned block[3]) {                        \
         const args_type *a = args;                                                                                     \
+        const uint64_t items = *(const uint64_t *)args;                                                                \
         (void)grid, (void)block;                                                                                       \
-        for (uint64_t b = 0; b < a->sum.items; b++)                                                                    \
-            cuda_sum_blocks(&a->sum, a->in, b, 0);                                                                     \
+        for (uint64_t b = 0; b < items; b++)                                                                           \
+            body(a, b, 0);                                                                                             \
     }
-CUDA_BLOCK_SUMS(RUN_BLOCKS)
+CUDA_OF_BLOCKS(RUN_BLOCKS)
 
 /* As the grid lies: each block with the items of its piece. */
 #define RUN_STEPS(name, body)                                                                                          \
@@ -62,9 +63,8 @@ static void run_square_sum(const void *args, const unsigned grid[3], const unsig
 
 const double_kernel *double__device_kernels(void) {
 #define ENTRY_STEPS(name, body) { #name, sizeof(cuda_steps_args), run_##name },
-#define ENTRY_BLOCKS(name, args) { #name, sizeof(args), run_##name },
 #define ENTRY(name, args, body) { #name, sizeof(args), run_##name },
-    static const double_kernel list[] = { CUDA_KERNELS(ENTRY) CUDA_STEPS(ENTRY_STEPS) CUDA_BLOCK_SUMS(ENTRY_BLOCKS){
+    static const double_kernel list[] = { CUDA_KERNELS(ENTRY) CUDA_STEPS(ENTRY_STEPS) CUDA_OF_BLOCKS(ENTRY){
                                               "tess_cuda_square_sum", sizeof(cuda_squares_args), run_square_sum },
                                           { 0 } };
     return list;

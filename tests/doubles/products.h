@@ -6,6 +6,7 @@
 
 typedef struct {
     int turn_a, turn_b, m, n, k, lda, ldb, ldc, halves, half_c, times;
+    int f16; /* what is of 16 bits is fp16, else bf16 */
     float alpha, beta;
     const void *a, *b;
     void *c;

@@ -3,11 +3,16 @@
 #include "double.h"
 
 const double_kernel *double__own_kernels(void), *double__device_kernels(void), *double__nccl_kernels(void),
-    *double__model_kernels(void), *double__lion_kernels(void);
+    *double__model_kernels(void), *double__model_kernels_f16(void), *double__lion_kernels(void);
 
 extern const double_kernels_fn double__tables[];
-const double_kernels_fn double__tables[] = { double__own_kernels,   double__device_kernels, double__nccl_kernels,
-                                             double__model_kernels, double__lion_kernels,   NULL };
+const double_kernels_fn double__tables[] = { double__own_kernels,
+                                             double__device_kernels,
+                                             double__nccl_kernels,
+                                             double__model_kernels,
+                                             double__model_kernels_f16,
+                                             double__lion_kernels,
+                                             NULL };
 
 /* ---- a kernel for the tests of the double itself ------------------------------------------------ */
 

@@ -84,6 +84,9 @@ for call in 1 3; do
   TESSERA_ACCUM=2 TESSERA_AUDIT=1/5 flip $n -1 "1:made"
   [ $code = $want ] || fail "$cell: call $call: exit code $code, expected $want: $(cat err out)"
 done
+# Ten passes have ten calls each, of which three, two, two and three are due in passes of the four remainders.
+TESSERA_ACCUM=2 TESSERA_AUDIT=1/4 expect 0 ranks 3
+grep -q '^audits: 75, of which failed: 0$' err || fail "1/4 of two microbatches: $(cat err)"
 # In the next round another rank repeats the work.
 call=1
 for step in 3 4; do

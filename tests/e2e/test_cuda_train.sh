@@ -75,6 +75,16 @@ TESSERA_GRAPHS=0 expect 0 on_double "$TESSERA" train $llama --steps 6 --device c
 [ "$(summary params_digest cuda.json)" = "$digest" ] || fail "llama called: $(summary params_digest cuda.json), recorded $digest"
 TESSERA_STRICT=1 expect 0 on_double "$TESSERA" train $llama --steps 1 --device cuda # and so have unused rows of the embedding
 same "$llama --steps 2" 1e-2 --precision bf16 --accum 2 --sync end --freeze 'embed.*'
+# fp16, with a scale that overflows at first and with one that does not; offload and recomputation change no bit.
+same "$llama --steps 2" 2e-3 --precision fp16:init=1024 --accum 2 --sync end --freeze 'embed.*'
+same "$small_gpt" 2e-3 --precision fp16:init=1024
+same "$llama --steps 2" 2e-3 --precision fp16:init=1024 --lora rank=3,alpha=6,targets=all-linear,base=nf4
+half="$llama --steps 8 --precision fp16:init=16777216"
+expect 0 on_double "$TESSERA" train $half --device cuda --json=cuda.json
+digest=$(summary params_digest cuda.json)
+[ "$(summary overflows cuda.json)" -gt 0 ] || fail "no step of fp16 was left out: $(tail -n 1 cuda.json)"
+expect 0 on_double "$TESSERA" train $half --offload cpu --activations recompute --device cuda --json=cuda.json
+[ "$(summary params_digest cuda.json)" = "$digest" ] || fail "fp16 offloaded: $(summary params_digest cuda.json), before $digest"
 # Adapters beside a base at rest in its files' dtype or in blocks; unit/models/test_cuda_models has every product.
 adapters=rank=3,alpha=6,targets=all-linear
 same "$small_gpt" 1e-5 --lora $adapters,base=int8

@@ -5,7 +5,7 @@
 # processors: 2
 # Every command in README and docs/ runs, page by page and in order, against an install in a home of its own. A command is a
 # line of an indented block, or of a ```console block behind "$ ", that begins with a program, a variable or a path. Step
-# counts are cut; nothing else is changed, so a remark stands behind #, as a shell has it. Each line of such a block is a
+# counts and samples are cut; nothing else is changed, so a remark stands behind #, as a shell has it. Each line of such a block is a
 # command, but of one that begins with "$ ", which shows output too. Before a block may stand:
 #   <!-- not run: REASON -->      it cannot be run here
 #   <!-- exit code: N -->         its last command ends with N
@@ -15,7 +15,7 @@
 [ -e "$BUILD/libtessera.so" ] || { echo "skipped: no libtessera.so in this build"; exit 77; }
 [ -e "$BUILD/plugins/libtessera-comm-shm.so" ] || { echo "skipped: no comm-shm in this build"; exit 77; }
 
-export HOME=$PWD/home TESSERA_STEPS=4 TESSERA_LOG=error
+export HOME=$PWD/home TESSERA_STEPS=4 TESSERA_SAMPLE=20 TESSERA_LOG=error
 export PATH=$HOME/tessera/bin:$PATH
 mkdir -p home work/build
 cmake --install "$BUILD" --prefix home/tessera >install.log 2>&1 || fail "install: $(tail -5 install.log)"

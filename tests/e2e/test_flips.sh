@@ -40,13 +40,14 @@ in_cell() {
   caught "$n" $((seed % n)) $phases
   for pair in "${@:3}"; do unset "${pair%%=*}"; done
 }
-in_cell 1 "rest grads"
-in_cell 2 "rest rest grads"
+in_cell 1 "rest late grads"
+in_cell 2 "rest late late grads"
+in_cell 2 "late late late late late" FLIPS_BLOCKS=1 # nothing but the step reads the states
 in_cell 2 "rest micro grads" TESSERA_ACCUM=2
 in_cell 2 "micro" TESSERA_ACCUM=2 TESSERA_SYNC=end
 in_cell 2 "rest grads" TESSERA_OFFLOAD=cpu TESSERA_COMM=shm
-in_cell 2 "rest rest grads" TESSERA_PRECISION=bf16 TESSERA_LOW_COPY=1 FLIPS_BLOCKS=1
-in_cell 3 "rest grads" TESSERA_STRATEGY=grad_op
+in_cell 2 "rest late late late grads" TESSERA_PRECISION=bf16 TESSERA_LOW_COPY=1 FLIPS_BLOCKS=1
+in_cell 3 "late grads" TESSERA_STRATEGY=grad_op
 in_cell 3 "rest grads" TESSERA_WRAP=none TESSERA_THREADS=2
 in_cell 4 "rest grads" TESSERA_STRATEGY=hybrid:2
 in_cell 4 "rest micro" TESSERA_ACCUM=2 TESSERA_OFFLOAD=cpu FLIPS_BLOCKS=1

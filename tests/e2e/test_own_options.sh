@@ -14,7 +14,7 @@ first=$BUILD/examples/first/train
 : >declared.plan
 expect 0 env TESSERA_PLAN=3 TESSERA_PLAN_FILE="$PWD/declared.plan" TESSERA_JSON=plan.json "$first" # plan's own, no slip
 ! grep 'nothing here reads' err || fail "a program that is planned warns of what plan reads"
-has_line declared.plan 'tessera-plan 2'
+has_line declared.plan 'tessera-plan 3'
 for what in ./declared.plan "-- $first"; do
   # shellcheck disable=SC2086
   expect 0 "$TESSERA" plan -n 3 --json $what

@@ -53,7 +53,7 @@ fi
 
 # What a program leaves is read with care.
 bad() { # bad TEXT EXPECTED
-  printf '%b' "tessera-plan 2\\n$1" >declared.txt
+  printf '%b' "tessera-plan 3\\n$1" >declared.txt
   expect 6 "$TESSERA" plan ./declared.txt
   one_line err "tessera: error: ./declared.txt: $2, expected what tess_shard writes"
 }
@@ -62,7 +62,7 @@ bad 'end\n' 'no options'
 bad 'scope 1 a\nend\n' 'a line of no known kind'
 bad 'option comm 99999999 self\n' 'a text without a length'
 bad 'option comm 9 self\n' 'a text that is cut short'
-opened='open 0 0 0 0 0 0 0 0\nscope 1 a\n'
+opened='open 0 0 0 0 0 0 0 0 0\nscope 1 a\n'
 bad "${opened}param 7 0 0 9 0 1 1 a\n" 'a parameter that is cut short'
 bad "${opened}tie 3 3 a.b\nend\n" 'a tie to no parameter'
 bad "${opened}nonsense" 'a line of no known kind'

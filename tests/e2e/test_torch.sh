@@ -42,6 +42,19 @@ if [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ]; then
 fi
 unset TESSERA_STRATEGY TESSERA_WRAP TESSERA_OFFLOAD TESSERA_COMM TESSERA_SYNC
 
+# In fp16 with scaled losses: the same norms, scales and parameters on any number of ranks. The first steps overflow.
+TESSERA_DETERMINISTIC=1 TESSERA_ACCUM=4 expect 0 "$TESSERA" run -n 1 -- "$probe" rough
+sed 's/^\[0\] //' out >rough.txt
+grep -q '^step 0 norm \(inf\|nan\) scale 524288$' rough.txt && [ "$(grep -c '^step' rough.txt)" = 40 ] || fail "fp16: $(cat rough.txt err)"
+while read -r ranks strategy comm; do
+  TESSERA_STRATEGY=$strategy TESSERA_COMM=$comm TESSERA_DETERMINISTIC=1 TESSERA_ACCUM=$((4 / ranks)) expect 0 "$TESSERA" run -n "$ranks" -- "$probe" rough
+  sed 's/^\[0\] //' out | diff rough.txt - || fail "fp16 on $ranks ranks, strategy $strategy"
+done <<'END'
+2 full auto
+4 hybrid:2 auto
+4 none auto
+END
+
 # Half of a run on two ranks, the rest on four. The export has LibTorch's names.
 on 2 save=half
 on 4 save=half && same "resumed on another number of ranks"
@@ -67,7 +80,13 @@ for example in mnist decoder; do
     END { print total + 0 }')
   [ "$changed" -le 25 ] && [ "$changed" -gt 5 ] || fail "examples/torch/$example: $changed changed lines"
   echo "examples/torch/$example: $changed changed lines"
+  has_line "$SOURCE/docs/from-libtorch.md" "\| $example \| .* \| $changed \|"
 done
+expect 0 "$BUILD/tests/torch/test_programs" "$SOURCE/tests/torch/test_programs.cpp"
+while read -r name lines; do
+  has_line "$SOURCE/docs/from-libtorch.md" "\| $name \| .* \| $lines \|"
+done < <(sed -n 's/^\([a-z]*\): \([0-9]*\) lines for sharding.*/\1 \2/p' out)
+[ "$(grep -c 'lines for sharding' out)" = 3 ] || fail "not three programs: $(cat out)"
 bin=$BUILD/examples/torch
 idx() { # FILE, HEADER as octal bytes, BYTES: what MNIST's files look like; the pixels are digits of numbers
   { printf "$2" && seq 100000 | head -c "$3"; } >"$1"

@@ -3,6 +3,7 @@
 
 #include "kit/formulas.h"
 #include "tests/doubles/races.h"
+#include "tools/models/cuda/half.h"
 
 /* The doubles' kernels tell the race detector what they touch, and may be held up. Nobody asks for either here. */
 void double__describes_kernel(const char *name, double_describe_fn *fn) {
@@ -55,7 +56,7 @@ void *factors(uint64_t n, int half, float size) {
     void *x = array(n * (half ? sizeof(uint16_t) : sizeof(float)));
     for (uint64_t i = 0; i < n; i++)
         if (half)
-            ((uint16_t *)x)[i] = tess_bf16_of_f32(random_number() * size);
+            ((uint16_t *)x)[i] = ops_half_of(random_number() * size);
         else
             ((float *)x)[i] = random_number() * size;
     return x;

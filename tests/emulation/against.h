@@ -19,7 +19,7 @@ const double_kernel *double__model_kernels(void), *double__device_kernels(void),
 /** Memory that the case's end frees, full of NaNs, `past` bytes behind a multiple of 64. */
 void *array_at(size_t bytes, size_t past);
 void *array(size_t bytes);
-/** Random numbers of up to `size`, in bf16 (`half`) or fp32. */
+/** Random numbers of up to `size`, in 16 bits (`half`) or fp32. */
 void *factors(uint64_t n, int half, float size);
 float *floats(uint64_t n, float size);
 float random_number(void);              /* from -1 to 1 */

@@ -63,14 +63,26 @@ static inline float4 make_float4(float x, float y, float z, float w) {
 #define TESS_MODELS_CUDA_PTX_H
 #include "kit/formulas.h"
 
+#if defined(OPS_HALF_F16)
+enum { PTX_F16 = 1 };
+#else
+enum { PTX_F16 = 0 };
+#endif
+TESS_FN uint16_t ptx_f16_of(float x) {
+    return tess_f16_of_f32(x);
+}
+TESS_FN float ptx_of_f16(uint16_t h) {
+    return tess_f32_of_f16(h);
+}
 TESS_FN uint32_t ptx_pair(float low, float high) {
-    return tess_bf16_of_f32(low) | (uint32_t)tess_bf16_of_f32(high) << 16;
+    return PTX_F16 ? tess_f16_of_f32(low) | (uint32_t)tess_f16_of_f32(high) << 16
+                   : tess_bf16_of_f32(low) | (uint32_t)tess_bf16_of_f32(high) << 16;
 }
 TESS_FN float ptx_exp2(float x) {
     return exp2f(x);
 }
 TESS_FN void ptx_multiply(float *c, const uint32_t *a, const uint32_t *b) {
-    emulated_multiply(c, a, b);
+    emulated_multiply(c, a, b, PTX_F16);
 }
 
 /* Lane i gets, of each matrix, elements 2 · (i mod 4) and the next of column i / 4. */

@@ -4,7 +4,8 @@
 
 #include "tools/models/cuda/kernels.cu"
 
-#define ROW(name, phases) EMULATED(tess_ops_##name, ops_args_##name)
-#define ATTEND_ROW(name, args, shares) EMULATED(tess_ops_##name, args)
+#define EMULATED_AS(name, args) EMULATED(name, args)
+#define ROW(name, phases) EMULATED_AS(OPS_KERNEL(name), ops_args_##name)
+#define ATTEND_ROW(name, args, shares) EMULATED_AS(OPS_KERNEL(name), args)
 const emulated_kernel emulated_models[] = { OPS_CUDA_KERNELS(ROW) OPS_CUDA_WIDE_KERNELS(ROW)
                                                 OPS_ATTEND_KERNELS(ATTEND_ROW){ nullptr, 0, nullptr } };

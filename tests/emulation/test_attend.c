@@ -30,7 +30,7 @@ static uint64_t place_y(const shape *s, int sample, int t, int head) {
 static double dot(const uint16_t *x, const uint16_t *y, int n) {
     double sum = 0;
     for (int i = 0; i < n; i++)
-        sum += (double)tess_f32_of_bf16(x[i]) * (double)tess_f32_of_bf16(y[i]);
+        sum += (double)ops_of_half(x[i]) * (double)ops_of_half(y[i]);
     return sum;
 }
 static void expect_near(double got, double expected, double by, const char *what, const shape *s) {
@@ -70,8 +70,8 @@ static void expect_row(const problem *a, int sample, int head, int t, double *p)
     for (int c = 0; c < s->size; c++) {
         double y = 0;
         for (int k = first; k <= t; k++)
-            y += p[k] * (double)tess_f32_of_bf16(a->qkv[place(s, sample, k, kv + s->kv_heads) + (uint64_t)c]);
-        expect_near((double)tess_f32_of_bf16(a->y[place_y(s, sample, t, head) + (uint64_t)c]), y, 0.02, "y", s);
+            y += p[k] * (double)ops_of_half(a->qkv[place(s, sample, k, kv + s->kv_heads) + (uint64_t)c]);
+        expect_near((double)ops_of_half(a->y[place_y(s, sample, t, head) + (uint64_t)c]), y, 0.02, "y", s);
     }
 }
 
@@ -85,10 +85,9 @@ static void add_gradient(const problem *a, int sample, int head, int t, const do
         capped(s, dot(q, a->qkv + key, n) / sqrt(n), &slope);
         double ds = p[k] * (dot(dy, a->qkv + value, n) - delta) / sqrt(n) * slope;
         for (int c = 0; c < n; c++) {
-            a->expected[place(s, sample, t, head) + (uint64_t)c] +=
-                ds * (double)tess_f32_of_bf16(a->qkv[key + (uint64_t)c]);
-            a->expected[key + (uint64_t)c] += ds * (double)tess_f32_of_bf16(q[c]);
-            a->expected[value + (uint64_t)c] += p[k] * (double)tess_f32_of_bf16(dy[c]);
+            a->expected[place(s, sample, t, head) + (uint64_t)c] += ds * (double)ops_of_half(a->qkv[key + (uint64_t)c]);
+            a->expected[key + (uint64_t)c] += ds * (double)ops_of_half(q[c]);
+            a->expected[value + (uint64_t)c] += p[k] * (double)ops_of_half(dy[c]);
         }
     }
 }
@@ -106,8 +105,7 @@ static void expect_attention(problem *a) {
                 add_gradient(a, sample, head, t, p);
             }
     for (uint64_t i = 0; i < n; i++)
-        expect_near((double)tess_f32_of_bf16(a->dqkv[i]), a->expected[i], 0.02 + 0.02 * fabs(a->expected[i]), "dqkv",
-                    s);
+        expect_near((double)ops_of_half(a->dqkv[i]), a->expected[i], 0.02 + 0.02 * fabs(a->expected[i]), "dqkv", s);
     free(a->expected);
     free(p);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The models' kernels but attention in bf16, as a GPU runs them: to the doubles' bits, which other tests compare with
- * the CPU. */
+/* The models' kernels but attention in 16 bits, as a GPU runs them: to the doubles' bits, which other tests compare
+ * with the CPU. */
 #include "against.h"
 
 #include "tools/models/cuda/kernels.h"
@@ -127,6 +127,7 @@ static ops_args_loss loss_of(uint64_t rows, uint64_t all, uint64_t classes, int 
     uint64_t pitch = over(classes, 8) * 8;
     float *logits = floats(all * pitch, 6);
     ops_args_loss a = { .rows = rows, .all = all, .classes = classes, .pitch = pitch, .mean = 0.25f, .half = half };
+    a.scale = half ? 4 : 1;
     for (uint64_t i = 0; i < all * pitch; i++)
         logits[i] = i % pitch < classes ? logits[i] : NAN;
     a.logits = logits, a.labels = numbers(all, classes), a.losses = array(all * sizeof(ops_cuda_row_loss));
@@ -479,7 +480,7 @@ static void test_layers__attention_between_products(void **state) {
 
 static void test_layers__every_kernel_has_a_case(void **state) {
     (void)state;
-    expect_all_launched(emulated_models, "tess_ops_attend_"); /* test_attend.c */
+    expect_all_launched(emulated_models, OPS_KERNEL_NAME(attend_)); /* test_attend.c */
 }
 
 int main(void) {

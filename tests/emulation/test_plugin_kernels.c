@@ -164,6 +164,20 @@ static void test_plugin_kernels__blocks(void **state) {
                     sum_blocks(elems[k], inputs[i], dtypes[pair / 4], dtypes[pair % 4], pair % 3 ? round : 0);
 }
 
+/* Draws: against the cast of the host, from a block on that is not the run's first. */
+static void test_plugin_kernels__blocks_by_draws(void **state) {
+    static const uint64_t elems[] = { 3, 256, 1900 };
+    (void)state;
+    for (int k = 0; k < 3; k++)
+        for (uint32_t dtype = TESS_Q8; dtype <= TESS_Q8E4M3; dtype++) {
+            cuda_draw_args a = { .items = over(elems[k], TESS_Q8_BLOCK), .elems = elems[k], .dtype = dtype };
+            a.in = values(TESS_F32, elems[k], 0, 1), a.out = blocks(elems[k]);
+            a.at = (UINT64_C(1) << 35) + 512, a.step = 7, a.draw = 3;
+            LAUNCH("tess_cuda_draw", a, 2, THREADS);
+            compare(WHAT("draws: %d elements, dtype %d", (int)elems[k], (int)dtype));
+        }
+}
+
 /* The same kernels as the others read them: a cast, and a sum that rounds nothing. */
 static void test_plugin_kernels__blocks_are_widened(void **state) {
     (void)state;
@@ -337,6 +351,7 @@ int main(void) {
         cmocka_unit_test(test_plugin_kernels__casts),
         cmocka_unit_test(test_plugin_kernels__scales),
         cmocka_unit_test(test_plugin_kernels__blocks),
+        cmocka_unit_test(test_plugin_kernels__blocks_by_draws),
         cmocka_unit_test(test_plugin_kernels__blocks_are_widened),
         cmocka_unit_test(test_plugin_kernels__sums_of_few_and_many),
         cmocka_unit_test(test_plugin_kernels__optimizers),

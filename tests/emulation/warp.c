@@ -3,7 +3,7 @@
  * attention_tile.h. Compiled without sanitizers: lanes look at each other's registers. */
 #include "emulator.h"
 
-#include <string.h>
+#include "kit/formulas.h"
 
 enum { LANES = 32 };
 
@@ -30,13 +30,12 @@ float emulated_shuffle_xor(float x, int apart) {
 typedef struct {
     float *c;
     const uint32_t *a, *b;
+    int f16;
 } product;
 
-static float half_of(const uint32_t *r, int e) {
-    uint32_t bits = (r[e / 2] >> 16 * (e % 2)) << 16;
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
+static float half_of(const product *p, const uint32_t *r, int e) {
+    const uint16_t half = (uint16_t)(r[e / 2] >> 16 * (e % 2));
+    return p->f16 ? tess_f32_of_f16(half) : tess_f32_of_bf16(half);
 }
 
 /* A lane has of a, for e = 0 … 7: row g, or g + 8 where e is 2, 3, 6, 7; column 2t + e mod 2, and 8 more from e = 4 on.
@@ -44,13 +43,14 @@ static float half_of(const uint32_t *r, int e) {
 static void spread_a(void *const lanes[LANES], float a[16][16]) {
     for (int i = 0; i < LANES; i++)
         for (int e = 0; e < 8; e++)
-            a[i / 4 + (e & 2 ? 8 : 0)][i % 4 * 2 + (e & 1) + (e & 4 ? 8 : 0)] = half_of(((product *)lanes[i])->a, e);
+            a[i / 4 + (e & 2 ? 8 : 0)][i % 4 * 2 + (e & 1) + (e & 4 ? 8 : 0)] =
+                half_of(lanes[i], ((product *)lanes[i])->a, e);
 }
 /* Of b: column g; row 2t + e mod 2, and 8 more from e = 2 on. */
 static void spread_b(void *const lanes[LANES], float b[16][8]) {
     for (int i = 0; i < LANES; i++)
         for (int e = 0; e < 4; e++)
-            b[i % 4 * 2 + (e & 1) + (e & 2 ? 8 : 0)][i / 4] = half_of(((product *)lanes[i])->b, e);
+            b[i % 4 * 2 + (e & 1) + (e & 2 ? 8 : 0)][i / 4] = half_of(lanes[i], ((product *)lanes[i])->b, e);
 }
 
 /* Of c: row g, and 8 more from e = 2 on; column 2t + e mod 2. */
@@ -68,8 +68,8 @@ static void do_product(void *const lanes[LANES]) {
         }
 }
 
-void emulated_multiply(float *c, const uint32_t *a, const uint32_t *b) {
-    product p = { c, a, b };
+void emulated_multiply(float *c, const uint32_t *a, const uint32_t *b, int f16) {
+    product p = { c, a, b, f16 };
     emulated_together(do_product, &p);
 }
 

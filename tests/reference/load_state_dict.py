@@ -32,7 +32,7 @@ class Block(nn.Module):
         B, T, C = x.shape
         q, k, v = self.qkv(self.ln1(x)).view(B, T, 3, HEADS, C // HEADS).permute(2, 0, 3, 1, 4)
         later = torch.ones(T, T, dtype=torch.bool).triu(1)
-        a = (q @ k.transpose(-2, -1) / math.sqrt(C // HEADS)).masked_fill(later, -1e9).softmax(-1)
+        a = (q @ k.transpose(-2, -1) / math.sqrt(C // HEADS)).masked_fill(later, -math.inf).softmax(-1)
         x = x + self.drop(self.proj((a @ v).transpose(1, 2).reshape(B, T, C)))
         return x + self.drop(self.out(F.gelu(self.fc(self.ln2(x)))))
 

@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """examples/torch/decoder beside PyTorch: the same weights, batches, dropout and learning rates.
 
-    python torch_fsdp2.py TESSERA FOLDER [--ranks 1,2,4] [--steps 50] [--layers 2] [--width 32] [--times]
+    python torch_fsdp2.py TESSERA FOLDER [--ranks 1,2,4] [--steps 50] [--layers 2] [--width 32] [--times [--rounds 5]]
 
 FOLDER has decoder_plain and decoder_sharded, built with the LibTorch of this PyTorch, whose random numbers are then the same
 (tests/e2e/test_torch_pypi_slow.sh builds them). Losses of all steps are compared: decoder_sharded beside decoder_plain on
 one rank, and beside FSDP2 in Python over Gloo on each number of ranks. More than 1e-5 of a loss apart is exit code 1.
 
---times is for an idle machine: seconds of a step, as the difference of two runs of different length, and the most resident
-memory of a rank. Rounds of both alternate.
+--times is for an idle machine (docs/benchmarks/torch.sh): seconds from one printed loss to the next, in rounds of all programs in
+turns; the most resident memory of a rank; and the bytes of tensors on a rank: ours as planned, with what LibTorch held at most,
+theirs by FSDP2's own memory tracker. With --times losses of long runs may drift apart, and are not judged.
 """
 import argparse
+import json
 import os
 import random
 import shutil
@@ -30,6 +32,19 @@ from load_state_dict import BATCH, VOCABULARY, Decoder, pick
 RATE = 1e-3
 
 
+def peak(model, optimizer, step):
+    """Bytes of this rank's tensors at most, by FSDP2's tracker, in the third step."""
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+
+    step(0)
+    tracker = FSDPMemTracker(model, optimizer)
+    with tracker:
+        step(1)
+        tracker.reset_mod_stats()
+        step(2)
+    return sum(by["Total"] for by in tracker.get_tracker_snapshot("peak").values())
+
+
 def train(o):
     """One rank of FSDP2: the loop of examples/torch/decoder/plain.cpp."""
     torch.set_num_threads(1)
@@ -43,19 +58,27 @@ def train(o):
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
     text = torch.tensor(list(open("text", "rb").read()))
     rows = BATCH // ranks
-    for step in range(o.steps):
-        x, y = (t[rank * rows : (rank + 1) * rows] for t in pick(text, step))
+
+    def step(number):
+        x, y = (t[rank * rows : (rank + 1) * rows] for t in pick(text, number))
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x).view(-1, VOCABULARY), y.view(-1))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = RATE * min(1.0, (step + 1) / 10)
+            group["lr"] = RATE * min(1.0, (number + 1) / 10)
         optimizer.step()
-        mean = loss.detach()
+        return loss.detach()
+
+    if o.track:
+        most = peak(model, optimizer, step)
+        if rank == 0:
+            print(f"peak {most}", flush=True)
+    for number in range(0 if o.track else o.steps):
+        mean = step(number)
         dist.all_reduce(mean)
         if rank == 0:
-            print(f"step {step} loss {mean.item() / ranks:.9g}", flush=True)
+            print(f"step {number} loss {mean.item() / ranks:.9g}", flush=True)
     dist.destroy_process_group()
 
 
@@ -93,10 +116,16 @@ def compare(o):
     return good
 
 
-def seconds(command):
-    began = time.perf_counter()
-    losses(command)
-    return time.perf_counter() - began
+def gaps(command):
+    """Seconds between two losses of a run, the first fifth of them left out."""
+    shutil.rmtree("decoder", ignore_errors=True)
+    at = []
+    env = dict(os.environ, OMP_NUM_THREADS="1", TESSERA_THREADS="1")
+    with subprocess.Popen(["stdbuf", "-oL"] + command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env) as run:
+        at.extend(time.perf_counter() for line in run.stdout if "loss " in line)
+    if run.returncode or len(at) < 5:
+        raise SystemExit(f"{' '.join(command)}: exit code {run.returncode}, {len(at)} losses")
+    return [b - a for a, b in zip(at, at[1:])][len(at) // 5 :]
 
 
 def resident(command):
@@ -106,16 +135,42 @@ def resident(command):
     return int(subprocess.run([sys.executable, "-c", code] + command, capture_output=True, text=True).stdout) / 1024
 
 
+def tensors(o, name, ranks):
+    """Bytes of a rank. Ours is a sum of peaks, which need not come at once: no less than the true one."""
+    run = commands(o, ranks, o.steps)[name]
+    if name == "plain":
+        return None
+    if name == "fsdp2":
+        out = subprocess.run(run + ["--track"], capture_output=True, text=True).stdout
+        return int(out.split("peak ")[1].split()[0])
+    words = run[run.index("--") :]
+    out = subprocess.run([o.tessera, "plan", "-n", str(ranks), "--json"] + words, capture_output=True, text=True).stdout
+    plan = next(p for p in map(json.loads, out.splitlines()) if "planned_peak_device_bytes" in p)
+    if plan.get("last_run_ranks") != ranks:
+        raise SystemExit(f"no run on {ranks} ranks is known: {out}")
+    return plan["planned_peak_device_bytes"] + plan["planned_peak_host_bytes"] + plan["last_run_held_bytes"]
+
+
+def median(all):
+    all = sorted(all)
+    return (all[(len(all) - 1) // 2] + all[len(all) // 2]) / 2
+
+
 def times(o):
-    print("| ranks | program | s per step, median | MiB resident |\n| ---: | --- | ---: | ---: |")
+    rows = ["| ranks | program | s per step, median | lowest, highest round | beside ours | MiB resident | bytes of tensors |",
+            "| ---: | --- | ---: | ---: | ---: | ---: | ---: |"]
     for ranks in map(int, o.ranks.split(",")):
-        of = {name: [] for name in (["plain"] if ranks == 1 else []) + ["sharded", "fsdp2"]}
-        for _ in range(5):
-            for name, all in of.items():
-                short, long = (seconds(commands(o, ranks, n)[name]) for n in (o.steps, 3 * o.steps))
-                all.append((long - short) / (2 * o.steps))
-        for name, all in of.items():
-            print(f"| {ranks} | {name} | {sorted(all)[2]:.5g} | {resident(commands(o, ranks, o.steps)[name]):.1f} |")
+        of = {name: [] for name in ["sharded"] + (["plain"] if ranks == 1 else []) + ["fsdp2"]}
+        for r in range(o.rounds):
+            for name in list(of) if r % 2 else reversed(list(of)):
+                of[name].append(gaps(commands(o, ranks, o.steps)[name]))
+        ours = median(sum(of["sharded"], []))
+        for name, rounds in of.items():
+            step, each = median(sum(rounds, [])), [median(x) for x in rounds]
+            held = tensors(o, name, ranks)
+            rows.append(f"| {ranks} | {name} | {step:.5g} | {min(each):.5g}, {max(each):.5g} | {ours / step:.3f} | "
+                        f"{resident(commands(o, ranks, o.steps)[name]):.1f} | {held if held else ''} |")
+    print("\n".join(rows))
 
 
 def main():
@@ -123,10 +178,11 @@ def main():
     p.add_argument("tessera", nargs="?")
     p.add_argument("folder", nargs="?")
     p.add_argument("--ranks", default="1,2,4")
-    for name, value in (("steps", 50), ("layers", 2), ("width", 32)):
+    for name, value in (("steps", 50), ("layers", 2), ("width", 32), ("rounds", 5)):
         p.add_argument(f"--{name}", type=int, default=value)
     p.add_argument("--times", action="store_true")
-    p.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
+    for name in ("train", "track"):
+        p.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
     o = p.parse_args()
     if o.train:
         train(o)
@@ -135,10 +191,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         open("text", "wb").write("".join(f"{n}\n" for n in range(5000)).encode())
-        good = compare(o)
-        if o.times:
-            times(o)
-    return 0 if good else 1
+        if not o.times:
+            return 0 if compare(o) else 1
+        times(o)
+    return 0
 
 
 if __name__ == "__main__":

@@ -199,6 +199,8 @@ static void step(void) {
     o.groups = is("group") ? NULL : groups;
     o.lr = is("lr_missing") ? 0 : is("lr_nan") ? NAN : on_rank("lr_per_rank") ? 0.2f : 0.1f;
     o.clip_norm = is("clip_negative") ? -1 : 0;
+    const float rates[] = { 0.1f, on_rank("group_lr_per_rank") ? 0.2f : 0.1f };
+    o.group_lr = is("group_lr_per_rank") ? rates : NULL;
     if (blocks)
         run_blocks(&o);
     else

@@ -176,6 +176,7 @@ static int compare(const char *name, std::vector<double> (*alone)(), std::vector
     std::string line, space;
     for (std::ifstream file(source); std::getline(file, line);) {
         space = line.rfind("namespace ", 0) == 0 && line.back() == '{' ? line : space;
+        space = line.rfind("} // namespace", 0) == 0 ? "" : space;
         lines += space == std::string("namespace ") + name + " {" && line.find("// sharded") != std::string::npos;
     }
     printf("%s: %d lines for sharding, losses of %zu steps %s, the last %.9g\n", name, lines, left.size(),

@@ -193,6 +193,140 @@ static void test_own() {
         EXPECT(std::abs(plain.losses[i] - mine.losses[i]) < 1e-4);
 }
 
+/* ---- 16 bits: parameters in half, masters in fp32, scaled losses ---- */
+
+/* Debian's LibTorch has no products in half on a CPU. */
+struct RoughImpl : nn::Module {
+    RoughImpl(int64_t in, int64_t out) {
+        weight = register_parameter("weight", 0.3 * torch::randn({ out, in }));
+        bias = register_parameter("bias", torch::zeros({ out }));
+    }
+    Tensor forward(Tensor x) {
+        kind = weight.scalar_type();
+        Tensor y = F::linear(x.to(torch::kFloat), weight.to(torch::kFloat), bias.to(torch::kFloat));
+        return torch::tanh(y).to(kind);
+    }
+    Tensor weight, bias;
+    at::ScalarType kind = at::kFloat; /* that the last forward has seen */
+};
+TORCH_MODULE(Rough);
+struct RoughPairImpl : nn::Module {
+    RoughPairImpl() {
+        torch::manual_seed(3);
+        first = register_module("first", Rough(9, 21));
+        second = register_module("second", Rough(21, 5));
+    }
+    Tensor forward(Tensor x) { return tessera::forward(second, tessera::forward(first, x)); }
+    Rough first{ nullptr }, second{ nullptr };
+};
+TORCH_MODULE(RoughPair);
+static Tensor rough_loss(RoughPair &net, uint64_t microbatch) {
+    torch::manual_seed(500 + microbatch);
+    Tensor x = torch::randn({ 12, 9 }), want = torch::randn({ 12, 5 });
+    return 30 * (net->forward(x.to(net->first->weight.scalar_type())).to(torch::kFloat) - want).pow(2).mean();
+}
+enum { ROUGH_STEPS = 40, ROUGH_EVERY = 6 };
+static constexpr double rough_init = 1 << 20; /* overflows at first */
+struct RoughRun {
+    std::vector<double> losses;
+    std::vector<float> masters;
+    double scale = rough_init;
+    uint64_t skipped = 0;
+};
+
+/* By hand, with LibTorch alone: rounded copies of the masters, and the rules of GradScaler. */
+static RoughRun rough_alone(at::ScalarType kind, bool rounded, bool scales) {
+    RoughRun run;
+    RoughPair net;
+    std::vector<Tensor> masters;
+    for (Tensor &p : net->parameters())
+        masters.push_back((rounded ? p.detach().to(kind) : p.detach().clone()).to(torch::kFloat));
+    run.scale = scales ? rough_init : 1;
+    torch::optim::SGD optimizer(masters, torch::optim::SGDOptions(0.02).momentum(0.9));
+    for (uint64_t step = 0, good = 0; step < ROUGH_STEPS; step++) {
+        auto all = net->parameters();
+        for (size_t i = 0; i < all.size(); i++) {
+            all[i].mutable_grad().reset();
+            all[i].set_data(masters[i].to(kind));
+        }
+        Tensor loss = rough_loss(net, step);
+        (loss * run.scale).backward();
+        run.losses.push_back(loss.item<double>());
+        bool finite = true;
+        for (size_t i = 0; i < all.size(); i++) {
+            masters[i].mutable_grad() = all[i].grad().to(torch::kFloat) * (1 / run.scale);
+            finite = finite && masters[i].grad().isfinite().all().item<bool>();
+        }
+        if (finite)
+            optimizer.step();
+        good = finite ? good + 1 : 0;
+        run.skipped += !finite;
+        if (!finite)
+            run.scale /= 2;
+        else if (scales && good == ROUGH_EVERY)
+            run.scale *= 2, good = 0;
+    }
+    for (const Tensor &m : masters)
+        run.masters.insert(run.masters.end(), m.data_ptr<float>(), m.data_ptr<float>() + m.numel());
+    return run;
+}
+static tess_status add_masters(void *user, const tess_range *r, void *data) {
+    auto *all = static_cast<std::vector<float> *>(user);
+    all->insert(all->end(), static_cast<float *>(data), static_cast<float *>(data) + r->elems);
+    return TESS_OK;
+}
+static tessera::Options rough_options(const char *precision) {
+    tess_options o = {};
+    o.precision = precision;
+    return tessera::Options(torch::optim::SGDOptions(0.02).momentum(0.9)).engine(o);
+}
+static RoughRun rough_sharded(const char *precision, at::ScalarType model, at::ScalarType within) {
+    RoughRun run;
+    RoughPair net;
+    net->to(model);
+    tessera::Sharded s(net, rough_options(precision));
+    for (uint64_t step = 0; step < ROUGH_STEPS; step++) {
+        Tensor loss = rough_loss(net, step);
+        s.scale(loss).backward();
+        EXPECT(net->first->kind == within);
+        run.losses.push_back(loss.item<double>());
+        s.step();
+    }
+    tess_stats stats = {};
+    stats.struct_size = sizeof stats;
+    tessera::detail::ok(tess_stats_get(s.engine(), &stats));
+    tessera::detail::ok(tess_each_owned(s.engine(), TESS_OF_PARAM, add_masters, &run.masters));
+    run.scale = s.loss_scale(), run.skipped = stats.n_overflows;
+    return run;
+}
+static void same_rough(const RoughRun &left, const RoughRun &right) {
+    EXPECT(left.losses == right.losses);
+    EXPECT(left.masters == right.masters && left.masters.size() == 9 * 21 + 21 + 21 * 5 + 5);
+    EXPECT(left.scale == right.scale && left.skipped == right.skipped);
+}
+static void test_rough() {
+    const char *fp16 = "fp16:init=1048576,every=6";
+    now = "fp16";
+    RoughRun half = rough_alone(at::kHalf, false, true);
+    EXPECT(half.skipped >= 3 && half.skipped < 20);
+    same_rough(half, rough_sharded(fp16, at::kFloat, at::kHalf));
+    now = "a model in half, in fp16";
+    same_rough(rough_alone(at::kHalf, true, true), rough_sharded(fp16, at::kHalf, at::kHalf));
+    now = "a model in bfloat16, in bf16";
+    same_rough(rough_alone(at::kBFloat16, true, false), rough_sharded("bf16", at::kBFloat16, at::kBFloat16));
+    now = "a loss without its scale";
+    std::string got = "nothing";
+    RoughPair net;
+    tessera::Sharded s(net, rough_options(fp16));
+    try {
+        rough_loss(net, 0).backward();
+    } catch (const tessera::Error &e) {
+        got = e.what();
+    }
+    EXPECT(got == "backward of block \"second\" with a loss that is not scaled, under "
+                  "TESSERA_PRECISION=fp16:init=1048576,every=6: Sharded::scale(loss).backward()");
+}
+
 /* ---- misuse ---- */
 
 struct SmallImpl : nn::Module {
@@ -513,7 +647,8 @@ static void test_misuse() {
 
 /* ---- on several ranks ---- */
 
-static uint64_t digest_of(Net &net) {
+template <class M>
+static uint64_t digest_of(M &net) {
     uint64_t h = 1469598103934665603u;
     for (auto &p : net->named_parameters()) {
         Tensor t = p.value().detach().to(torch::kFloat).contiguous();
@@ -577,12 +712,35 @@ static int train(int argc, char **argv) {
     return 0;
 }
 
+/* In fp16, on several ranks. */
+static int train_rough() {
+    RoughPair net;
+    tessera::Sharded s(net, rough_options("fp16:init=1048576,every=6"));
+    for (uint64_t step = 0; step < ROUGH_STEPS; step++) {
+        const auto n = static_cast<uint64_t>(s.accumulate());
+        for (uint64_t k = 0; k < n; k++)
+            s.scale(rough_loss(net, s.microbatch(step * n + k))).backward();
+        double norm = s.clip_grad_norm_(1);
+        s.step();
+        if (s.rank() == 0)
+            printf("step %d norm %.9g scale %g\n", static_cast<int>(step), norm, s.loss_scale());
+    }
+    uint64_t digest = 0;
+    s.summon([&] { digest = digest_of(net); });
+    if (s.rank() == 0)
+        printf("digest %016llx\n", static_cast<unsigned long long>(digest));
+    return 0;
+}
+
 int main(int argc, char **argv) {
     try {
+        if (argc > 1 && std::string(argv[1]) == "rough")
+            return train_rough();
         if (argc > 1)
             return train(argc, argv);
         test_bits();
         test_own();
+        test_rough();
         test_counted();
         test_booked();
         test_summon_one();

@@ -289,8 +289,7 @@ static tess_status export_all(making *k, const char *dir) {
         status = check_adapters(&k->m.params[i]);
         if (k->a->dtype && !k->m.is_buffer[i])
             list[i].dtype = k->a->dtype;
-        if (!status && list[i].dtype != k->m.params[i].dtype &&
-            !tess__cast_find(k->m.params[i].dtype, list[i].dtype))
+        if (!status && list[i].dtype != k->m.params[i].dtype && !tess__cast_find(k->m.params[i].dtype, list[i].dtype))
             status = tess_fail(TESS_E_DATA, "%s: cannot be written in that dtype", list[i].name);
     }
     if (!status)

@@ -171,9 +171,8 @@ static tess_status head_backward(void *user, const tess_block_call *call) {
     const convbn *n = m->own;
     char *at = call->scratch;
     float *dlogits = cut(&at, n->logits_bytes);
-    OPS_TRY(
-        m->o->t->sum_loss_backward(m->o, call->saved, CLASSES, 1, 0, (uint64_t)m->options.batch * CLASSES, dlogits));
-    model__scale_gradient(call, dlogits, CLASSES);
+    OPS_TRY(m->o->t->sum_loss_backward(m->o, call->saved, CLASSES, 1, model__loss_scale(call),
+                                       (uint64_t)m->options.batch * CLASSES, dlogits));
     return m->o->t->linear_backward(n->head, call->input, call->params[0], dlogits, call->grad_input, call->grads[0],
                                     call->grads[1], at);
 }

@@ -34,7 +34,7 @@ tess_status ops_cpu_sum_loss_backward(ops *, const float *x, uint64_t elems, int
                                       float *dx);
 tess_status ops_cpu_ids(ops *, const uint8_t *text, uint64_t samples, uint64_t time, uint64_t stride, int32_t *out);
 tess_status ops_cpu_cross_entropy_backward(ops *, const float *probabilities, const int32_t *labels, uint64_t rows,
-                                           uint64_t classes, uint64_t count, float *dlogits);
+                                           uint64_t classes, uint64_t count, float scale, float *dlogits);
 tess_status ops_cpu_embedding(ops *, const int32_t *ids, const float *table, const float *position, float *y,
                               uint64_t rows, uint64_t time, uint64_t width);
 tess_status ops_cpu_embedding_backward(ops *, const int32_t *ids, const float *dy, float *dtable, float *dposition,

@@ -273,8 +273,8 @@ tess_status ops_cpu_cross_entropy(ops *o, float *logits, const int32_t *labels, 
 }
 
 tess_status ops_cpu_cross_entropy_backward(ops *o, const float *probabilities, const int32_t *labels, uint64_t rows,
-                                           uint64_t classes, uint64_t count, float *dlogits) {
-    float over = count ? (float)(1.0 / (double)count) : 0;
+                                           uint64_t classes, uint64_t count, float scale, float *dlogits) {
+    float over = count ? (float)((double)scale / (double)count) : 0;
     (void)o;
     for (uint64_t r = 0; r < rows; r++)
         for (uint64_t c = 0; c < classes; c++) {
@@ -306,7 +306,7 @@ tess_status ops_cpu_sum_loss_backward(ops *o, const float *x, uint64_t elems, in
     for (uint64_t i = 0; squared && i < elems; i++)
         sum += x[i];
     for (uint64_t i = 0; i < all; i++)
-        dx[i] = i >= elems ? 0 : squared ? (float)(2 * sum) : scale;
+        dx[i] = i >= elems ? 0 : squared ? (float)(2 * sum) * scale : scale;
     return TESS_OK;
 }
 

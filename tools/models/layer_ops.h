@@ -2,7 +2,7 @@
 /* The operators of a decoder in a device's memory, in as few launches as possible. ops.h has one operator per
  * formula; these fuse several.
  *
- *  - A factor is an operand of products: bf16 if the table was made for bf16, otherwise fp32. All tensors are
+ *  - A factor is an operand of products: bf16 or fp16 if the table was made for it, otherwise fp32. All tensors are
  *    factors, parameters included. The exceptions are fp32 or wider: gradients of parameters, statistics, sums of
  *    exponentials and the loss.
  *  - Each call only enqueues, and is one launch unless its comment says otherwise.
@@ -98,12 +98,13 @@ typedef struct { /* db[c] = sum of dy's column c; dw[c] = sum of dy's column c t
 typedef struct { /* a chunk of rows of logits, `pitch` apart; the first `count` rows count, unless their label is -1 */
     const float *logits;
     const int32_t *labels;
-    void *dlogits; /* null: not wanted; scaled by `mean`; rows from `count` on get 0 */
+    void *dlogits; /* null: not wanted; scaled by `mean` and `scale`; rows from `count` on get 0 */
     /* Per row the maximum and 1 / the sum of exponentials: `loss` writes them, loss_slopes reads them. */
     float *stats;
     void *losses; /* the losses of all rows (cross_entropy_need); the chunk's start at `first` */
     uint64_t first, rows, classes, count, pitch; /* pitch: a multiple of 8 */
     float mean;                                  /* 1 / the rows of all chunks that count */
+    float scale;                                 /* of the loss; 0: 1 */
     float cap;                                   /* 0: none; dlogits are gradients of the logits before the cap */
     /* In tensor memory, or null. If it is not 0, its inverse replaces `mean`. */
     const double *divisor;
@@ -144,7 +145,7 @@ struct ops_layer_table {
     tess_status (*swiglu_backward)(ops *, const void *x, const void *dy, void *dx, void *y, uint64_t rows,
                                    uint64_t width, int32_t gelu);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
-    /** In bf16 with heads of at most 128 elements and without `packs` forward and backward are one launch each.
+    /** In 16 bits with heads of at most 128 elements and without `packs` forward and backward are one launch each.
      * Otherwise they are products by blocks of queries. If `back` is not null it turns dqkv back: in the same launch if
      * it has a table, otherwise in another. */
     tess_status (*attention)(ops *, const ops_attention_shape *, const void *qkv, void *y, float *lse, void *scratch);

@@ -124,8 +124,7 @@ static tess_status fc2_backward(void *user, const tess_block_call *call) {
     float *dlogits = call->scratch;
     void *rest = (char *)call->scratch + n->logits_bytes;
     OPS_TRY(m->o->t->cross_entropy_backward(m->o, call->saved, labels_of(call), (uint64_t)m->options.batch, DIGITS,
-                                            model__batch(m, call)->count, dlogits));
-    model__scale_gradient(call, dlogits, (uint64_t)m->options.batch * DIGITS);
+                                            model__batch(m, call)->count, model__loss_scale(call), dlogits));
     return m->o->t->linear_backward(n->fc2, call->input, call->params[0], dlogits, call->grad_input, call->grads[0],
                                     call->grads[1], rest);
 }

@@ -131,9 +131,6 @@ tess_status model_create(const char *name, const model_options *options, model *
         OPS_TRY(t->check(t, &filled));
     const ops_table *operators;
     OPS_TRY(ops_find(filled.operators, &operators));
-    if (filled.precision == TESS_F16 && operators->mem != TESS_MEM_HOST)
-        return tess_fail(TESS_E_UNSUPPORTED,
-                         "model %s on a GPU: its kernels read no fp16; --precision bf16 is for GPUs", name);
     model *m = calloc(1, sizeof *m);
     if (!m)
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", name);

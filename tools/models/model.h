@@ -276,11 +276,6 @@ static inline ops_loss *model__loss(const tess_block_call *call) {
 static inline float model__loss_scale(const tess_block_call *call) {
     return call->loss_scale > 0 ? call->loss_scale : 1;
 }
-/** Multiplies the gradient of a loss by it. On a GPU, where nothing is scaled, the host does not touch it. */
-static inline void model__scale_gradient(const tess_block_call *call, float *dy, uint64_t elems) {
-    for (uint64_t i = 0; model__loss_scale(call) != 1 && i < elems; i++)
-        dy[i] *= call->loss_scale;
-}
 /** Returns the dropout mask of layer `layer` in this call. */
 ops_dropout model__dropout(const model *, const tess_block_call *, uint32_t layer, float rate);
 #endif

@@ -3,8 +3,8 @@
  * ops_plain (C alone), ops_onednn, and ops_cuda for tensors in an NVIDIA GPU's memory, whose calls only enqueue.
  *
  *  - Tensors are fp32, rows first; images are NHWC. Weights have PyTorch's layouts: linear [out, in], conv [out, in,
- *    k, k]. A table made for bf16 takes the weights of these two operators in bf16, but not the biases. It
- *    multiplies in bf16 with fp32 sums if the machine can, otherwise in fp32.
+ *    k, k]. A table made for bf16 or fp16 takes the weights of these two operators in it, but not the
+ *    biases. It multiplies in it with fp32 sums if the machine can, otherwise in fp32.
  *  - The …_create calls make all objects that depend on a shape, and return how much scratch a call needs. Other
  *    calls allocate nothing of ours. Pointers are 64-byte aligned unless a comment says otherwise; scratch is
  *    undefined on entry.
@@ -32,11 +32,15 @@ typedef struct {                                /* the start of each table's con
     const ops_table *t;
     int32_t threads, bf16, fp16;
 } ops;
+/** Weights, and factors of products, are bf16 or fp16. */
+static inline int ops_halves(const ops *o) {
+    return o->bf16 || o->fp16;
+}
 typedef struct {
     int32_t threads; /* 0: 1 */
     int32_t bf16;    /* weights of linear and conv are bf16 */
     const char *isa; /* null: the best; "avx2", "avx512_core", "avx512_core_bf16", …: an upper bound for oneDNN */
-    int32_t fp16;    /* instead they are fp16, and products are fp32; not on a GPU */
+    int32_t fp16;    /* instead they are fp16; on the CPU products are then fp32 */
 } ops_options;
 typedef struct {
     uint64_t forward_bytes, backward_bytes;
@@ -186,12 +190,12 @@ struct ops_table {
     tess_status (*cross_entropy)(ops *, float *logits, const int32_t *labels, uint64_t rows, uint64_t classes,
                                  uint64_t count, ops_loss *out, void *scratch);
     uint64_t (*cross_entropy_need)(uint64_t rows); /* bytes of its scratch */
-    /** Writes the gradient of the mean over `count` rows; later rows get 0. */
+    /** Writes the gradient of `scale` times the mean over `count` rows; later rows get 0. */
     tess_status (*cross_entropy_backward)(ops *, const float *probabilities, const int32_t *labels, uint64_t rows,
-                                          uint64_t classes, uint64_t count, float *dlogits);
+                                          uint64_t classes, uint64_t count, float scale, float *dlogits);
     /** out = the sum of x, or its square; `count` passes through to out. */
     tess_status (*sum_loss)(ops *, const float *x, uint64_t elems, int32_t squared, uint64_t count, ops_loss *out);
-    /** dx[0 … elems) = scale, or twice the sum of x if squared; dx[elems … all) = 0. */
+    /** dx[0 … elems) = scale, if squared times twice the sum of x; dx[elems … all) = 0. */
     tess_status (*sum_loss_backward)(ops *, const float *x, uint64_t elems, int32_t squared, float scale, uint64_t all,
                                      float *dx);
     /** out[sample, t] = text[sample · stride + t] for t below `time`: bytes become indices. */

@@ -128,6 +128,11 @@ typedef struct { /* the environment wins over these, unless flags say otherwise:
     const char *audit, *on_audit; /* as in TESSERA_AUDIT and TESSERA_ON_AUDIT. It needs blocks with TESS_BLOCK_AUDIT */
     tess_audit_fn audit_failed;   /* null: nobody is called */
     void *audit_user;
+    void *common; /* memory of the program's own that belongs to a step's state, the same on all ranks: a position in the
+                   * data, random numbers. Images (TESSERA_MIRROR) and checkpoints hold its bytes; tess_recover and
+                   * tess_checkpoint_load give them back. Images take them where the first pass of a step begins: what a
+                   * batch changes, change after that. Null: none */
+    uint64_t common_bytes; /* at most TESS_CHECKPOINT_BYTES */
 } tess_options;
 /** [C] Options and environment → comm, device, … Texts are copied. A process may open several engines, one after the other
  * or at once, in the same order on all ranks and used by one thread. Each has its own budgets: what they take adds up. */
@@ -387,7 +392,8 @@ typedef struct {
     uint32_t struct_size, flags;
     const char *dir;      /* in which DIR/step-000020 appears. One run at a time holds it; rank 0 makes it */
     uint64_t keep;        /* after this one, as many stay in all; 0: all do */
-    const void *common, *own; /* bytes of the program's: rank 0's for all, and each rank's; copied */
+    const void *common, *own; /* bytes of the program's: rank 0's for all, and each rank's; copied. `common` null: those of
+                               * tess_options */
     uint64_t common_bytes, own_bytes;
     const char *on_newer; /* "stop", "aside"; null: TESSERA_ON_NEWER, else stop. What is done, at the first save after the
                              start or a load, when DIR has checkpoints that this run does not go on from */
@@ -416,7 +422,8 @@ TESS_API tess_status tess_checkpoint_wait(tess *, tess_checkpoint_info *info);
 typedef struct {
     uint32_t struct_size, flags;
     const char *path; /* DIR: the newest that verifies of the lineage written last; or DIR/step-000020 */
-    void *common, *own; /* room for the program's bytes; null: not wanted */
+    void *common, *own; /* room for the program's bytes. `common` null: that of tess_options, unless TESS_CHECKPOINT_PARAMS
+                         * is set; else not wanted */
     uint64_t common_bytes, own_bytes; /* of that room */
     const char *const *base; /* as in tess_checkpoint_options: what tess_shard's fill has read */
 } tess_checkpoint_load_options;

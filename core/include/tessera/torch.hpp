@@ -50,7 +50,12 @@ class Sharded {
     auto forward(M &&block, Args &&...inputs) {
         return tessera::forward(std::forward<M>(block), std::forward<Args>(inputs)...);
     }
-    /** One step of the optimizer on the averaged gradients. */
+    /** The loss that backward starts from: scale(loss).backward(). With TESSERA_PRECISION=fp16 it is multiplied as by
+     * PyTorch's GradScaler, whose unscale_ and update are in step and clip_grad_norm_; else it is the loss. Local. */
+    torch::Tensor scale(const torch::Tensor &loss) { return state_->scale(loss); }
+    /** The factor now; 1 where losses are not scaled. Local. */
+    double loss_scale() const { return static_cast<double>(tess_loss_scale(state_->engine)); }
+    /** One step of the optimizer on the averaged gradients. A step whose gradients overflow fp16 changes nothing. */
     void step() { state_->step(); }
     /** Drops gradients that no step has used; after a step there are none. */
     void zero_grad() { state_->zero_grad(); }

@@ -32,7 +32,7 @@ struct BlockImpl : nn::Module {
         int64_t B = x.size(0), T = x.size(1), C = x.size(2);
         auto p = qkv(x).view({ B, T, 3, heads, C / heads }).permute({ 2, 0, 3, 1, 4 });
         auto a = p[0].matmul(p[1].transpose(-2, -1)) / std::sqrt(static_cast<double>(C / heads));
-        a = a.masked_fill(mask.slice(0, 0, T).slice(1, 0, T), -1e9).softmax(-1);
+        a = a.masked_fill(mask.slice(0, 0, T).slice(1, 0, T), -INFINITY).softmax(-1);
         return proj(a.matmul(p[2]).transpose(1, 2).reshape({ B, T, C }));
     }
     torch::Tensor forward(torch::Tensor x) {
@@ -132,7 +132,7 @@ int main(int argc, char **argv) {
         auto b = std::make_pair(all.first.narrow(0, first, rows), all.second.narrow(0, first, rows));
         optimizer.zero_grad();
         auto loss = loss_of(model, b);
-        loss.backward();
+        optimizer.scale(loss).backward();
         auto norm = optimizer.clip_grad_norm_(1.0);
         optimizer.lr(rate * std::min(1.0, (step + 1) / 10.0));
         optimizer.step();

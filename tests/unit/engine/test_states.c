@@ -26,6 +26,7 @@ static struct {
     int64_t began;
 } world;
 static tess engine;
+enum { PARAM = TESS__MAX_STATES /* the place of the parameters beside their states */ };
 static char requests[8], rests[8], staged[8];
 
 static void note(uint32_t op, int32_t state, uint64_t bytes) {
@@ -38,7 +39,7 @@ static tess_status post_states(const tess__offload_store *x, uint32_t op, const 
     const int k = (int)((const char *)at - rests);
     assert_ptr_equal(x, &engine.memory.store);
     assert_ptr_equal(memory, staged + k);
-    assert_ptr_equal(out, &engine.transfers.in_flight[1].states[k]);
+    assert_ptr_equal(out, &engine.transfers.in_flight[1].staged[k]);
     note(op, k, bytes);
     if (world.fail_post && --world.fail_post == 0)
         return tess__fail(TESS_E_SYSTEM, "state %d is not posted", k);
@@ -63,6 +64,13 @@ static void trace_job(tess *t, uint32_t track, uint8_t op, int32_t index, int64_
     world.began = began;
 }
 
+static tess_status run_param(const tess__offload_store *x, uint32_t op, const void *at, void *memory, uint64_t bytes) {
+    assert_true(x == &engine.memory.store && at == &rests[PARAM] && memory == &staged[PARAM]);
+    note(op, PARAM, bytes);
+    return TESS_OK;
+}
+
+#define tess__offload_run run_param
 #define tess__offload_post post_states
 #define tess__offload_wait wait_states
 #define tess__tracing_job trace_job
@@ -80,6 +88,10 @@ static void begin(void) {
     groups[1] = (tess__group){ .shard_elems = 200, .step = { .n_states = 3 } };
     groups[1].step.state[0] = groups[1].step.state[1] = (tess_state){ TESS_F32, 1, "" };
     groups[1].step.state[2] = (tess_state){ TESS_U8, 1, "" };
+    groups[1].master = TESS_F32;
+    groups[1].state_rest.stored = 1;
+    rest[TESS__MASTER][1] = &rests[PARAM];
+    rest[TESS__STAGED_PARAM][1] = &staged[PARAM];
     for (int k = 0; k < 3; k++) {
         rest[TESS__STATE0 + k][1] = &rests[k];
         rest[TESS__STAGED0 + k][1] = &staged[k];
@@ -117,7 +129,7 @@ static void test_states__come_and_go_whole_and_rounded_up(void **state) {
         const call posts[] = { { op, 0, 1024 }, { op, 1, 1024 }, { op, 2, 512 } };
         assert_int_equal(run(ops[i][0]), TESS_OK);
         expect(posts, 3);
-        assert_int_equal(engine.transfers.in_flight[1].states_ns, 4711);
+        assert_int_equal(engine.transfers.in_flight[1].staged_ns, 4711);
         assert_int_equal(run(ops[i][1]), TESS_OK);
         expect(waits, 3);
         assert_int_equal(world.jobs, 1 + (int)i);
@@ -130,6 +142,35 @@ static void test_states__come_and_go_whole_and_rounded_up(void **state) {
     assert_int_equal(run(TESS__STATES_FETCH_WAIT), TESS_OK);
     expect(NULL, 0);
     assert_int_equal(world.jobs, 2);
+}
+
+/* Parameters come and go with their states, or alone. */
+static void test_states__parameters_in_the_store_go_the_same_way(void **state) {
+    (void)state;
+    for (int alone = 0; alone < 2; alone++) {
+        const call posts[] = { { TESS_STORE_READ, 0, 1024 },
+                               { TESS_STORE_READ, 1, 1024 },
+                               { TESS_STORE_READ, 2, 512 },
+                               { TESS_STORE_READ, PARAM, 1024 } };
+        const call all[] = { { 0, 0, 0 }, { 0, 1, 0 }, { 0, 2, 0 }, { 0, PARAM, 0 } };
+        begin();
+        tess__group *g = &engine.plan.layout.groups[1];
+        assert_int_equal(tess__param_fetch(&engine, 1), TESS_OK); /* they rest in memory */
+        expect(NULL, 0);
+        g->param_rest.stored = 1;
+        g->state_rest.stored = !alone;
+        assert_int_equal(run(TESS__STATES_FETCH), TESS_OK);
+        expect(posts + 3 * alone, 4 - 3 * alone);
+        assert_int_equal(run(TESS__STATES_FETCH_WAIT), TESS_OK);
+        expect(all + 3 * alone, 4 - 3 * alone);
+        assert_int_equal(world.jobs, 1);
+        assert_int_equal(tess__param_fetch(&engine, 1), TESS_OK);
+        expect(posts + 3, 1);
+    }
+    begin();
+    engine.plan.layout.groups[1].state_rest.stored = 0; /* neither */
+    assert_int_equal(run(TESS__STATES_STORE), TESS_OK);
+    expect(NULL, 0);
 }
 
 /* A step that is left out has changed nothing: its states come, and need not go back. */
@@ -192,6 +233,7 @@ static void test_states__what_is_forgotten_is_waited_for_whatever_it_says(void *
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_states__come_and_go_whole_and_rounded_up),
+        cmocka_unit_test(test_states__parameters_in_the_store_go_the_same_way),
         cmocka_unit_test(test_states__a_step_that_is_left_out_writes_nothing),
         cmocka_unit_test(test_states__all_are_waited_for_and_the_first_failure_counts),
         cmocka_unit_test(test_states__a_post_that_fails_is_the_end_of_them),

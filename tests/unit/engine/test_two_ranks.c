@@ -30,6 +30,8 @@ enum { ONE_MORE = 1 << 8 }; /* of toy_declare's flags: a scope behind the toy's 
 static int own_rank;
 
 static float own_momentum;
+static char own_common[24];
+static uint64_t own_common_bytes;
 
 static const char *own_optimizer = "adamw";
 
@@ -37,6 +39,8 @@ static tess_status open_toy(tess **t, toy *m, uint32_t options, int flags) {
     tess_options o = { .struct_size = sizeof o, .optimizer = own_optimizer, .input_bytes = TOY_INPUT_BYTES };
     o.flags = options;
     o.momentum = own_momentum;
+    o.common = own_common;
+    o.common_bytes = own_common_bytes;
     tess_status s = tess_open(&o, t);
     if (!s)
         s = toy_declare(*t, m, flags & ~ONE_MORE);
@@ -65,6 +69,7 @@ static int differ(int who, char *what, const char *expected) {
         flags |= strcmp(what, "more") == 0 ? ONE_MORE : 0;
         flags = strcmp(what, "groups") == 0 ? flags | TOY_GROUPS : strcmp(what, "hooks") == 0 ? 0 : flags;
         own_momentum = strcmp(what, "momentum") == 0 ? 0.9f : 0;
+        own_common_bytes = strcmp(what, "common") == 0 ? sizeof own_common : 0;
         options = strcmp(what, "promises") == 0 ? TESS_OPTIONS_STEP_IN_PASS | TESS_OPTIONS_NO_CLIP : 0;
     }
     tess_status s = open_toy(&t, &m, options, flags);
@@ -304,6 +309,7 @@ static void test_two_ranks__the_first_difference_is_named_on_all(void **state) {
     expect_ranks(2, "differ", "1", "TESSERA_PRECISION=bf16", "the ranks differ in plugins: rank 0 has precision fp32");
     expect_ranks(3, "differ", "2", "TESSERA_PREFETCH=3", "prefetch 3");
     expect_ranks(2, "differ", "1", "momentum", "momentum 1"); /* sgd then keeps a state */
+    expect_ranks(3, "differ", "2", "common", "common bytes 24");
     expect_ranks(3, "differ", "2", "TESSERA_ON_NAN=warn", "rank 2 has shard group 3");
     expect_ranks(3, "differ", "2", "groups", "declaration 2 is \"parameter h.0.bias");
 }

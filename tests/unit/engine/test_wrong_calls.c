@@ -59,6 +59,22 @@ static void test_wrong_calls__before_there_is_anything_to_run(void **state) {
     expect(t, tess_pass(t, TESS_PASS_TRAIN), "tess_pass: this model declares blocks, which run by tess_run");
 }
 
+static void test_wrong_calls__common_bytes_that_are_not_there(void **state) {
+    (void)state;
+    char room[8];
+    tess *t = NULL;
+    tess_options o = { .struct_size = sizeof o, .common = room, .common_bytes = TESS_CHECKPOINT_BYTES + 1 };
+    assert_int_equal(tess_open(&o, &t), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(),
+                        "tess_options.common_bytes is 4097: at most 4096 are kept, and common points to them");
+    o.common = NULL;
+    o.common_bytes = 8;
+    assert_int_equal(tess_open(&o, &t), TESS_E_INVALID);
+    assert_string_equal(
+        tess_last_error(),
+        "tess_options.common_bytes is 8 and common is null: at most 4096 are kept, and common points to them");
+}
+
 static void test_wrong_calls__kinds_of_passes(void **state) {
     (void)state;
     static const uint32_t kinds[] = { 0, 3, 7, TESS_PASS_EVAL | TESS_PASS_NO_SYNC, TESS_PASS_TRAIN | 64 };
@@ -277,6 +293,7 @@ static void test_wrong_calls__names_and_sizes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_calls__before_there_is_anything_to_run),
+        cmocka_unit_test(test_wrong_calls__common_bytes_that_are_not_there),
         cmocka_unit_test(test_wrong_calls__kinds_of_passes),
         cmocka_unit_test(test_wrong_calls__scopes_that_are_none_and_rooms_that_do_not_fit),
         cmocka_unit_test(test_wrong_calls__scopes_at_a_wrong_time),

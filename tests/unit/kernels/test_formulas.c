@@ -110,7 +110,7 @@ static void test_formulas__a_float_setting_stands_for_its_decimal(void **state) 
     assert_true(tess_decimal_of_f32(0.999f) == 0.999);
     assert_true(tess_decimal_of_f32(1e-8f) == 1e-8);
     assert_true(tess_decimal_of_f32(0.0006f) == 0.0006);
-    assert_true(tess_decimal_of_f32(0) == 0);
+    assert_true(tess_decimal_of_f32(0) == 0 && !signbit(tess_decimal_of_f32(0)) && signbit(tess_decimal_of_f32(-0.0f)));
     assert_true(tess_decimal_of_f32(-1.5f) == -1.5);
     assert_true((float)tess_decimal_of_f32(0x1.fffffep-3f) == 0x1.fffffep-3f);
 }

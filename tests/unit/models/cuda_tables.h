@@ -62,13 +62,22 @@ static inline both numbers(uint32_t which, uint64_t elems) {
     return b;
 }
 
-/* The same weights as `from`, in the dtype that a table made for bf16 takes. */
+/* Factors of products: fp32 (0), bf16 or fp16. */
+enum { IN_BF16 = 1, IN_F16, FACTOR_KINDS };
+static inline uint16_t half_of(int halves, float x) {
+    return halves == IN_F16 ? tess_f16_of_f32(x) : tess_bf16_of_f32(x);
+}
+static inline float wide_of(int halves, uint16_t half) {
+    return halves == IN_F16 ? tess_f32_of_f16(half) : tess_f32_of_bf16(half);
+}
+
+/* The same weights as `from`, in the dtype that a table made for such factors takes. */
 static inline both weights_of(const both *from, int halves) {
     uint64_t elems = from->bytes / sizeof(float);
     both b = take(from->bytes);
     for (uint64_t i = 0; i < elems; i++)
         if (halves)
-            ((uint16_t *)b.host)[i] = tess_bf16_of_f32(((float *)from->host)[i]);
+            ((uint16_t *)b.host)[i] = half_of(halves, ((float *)from->host)[i]);
         else
             ((float *)b.host)[i] = ((float *)from->host)[i];
     up(&b);
@@ -130,11 +139,12 @@ typedef struct {
 
 static tables open_tables(int halves, uint64_t scratch_bytes) {
     const ops_table *plain, *cuda;
+    const ops_options how = { .bf16 = halves == IN_BF16, .fp16 = halves == IN_F16 };
     tables t;
     assert_int_equal(ops_find("plain", &plain), TESS_OK);
     assert_int_equal(ops_find("cuda", &cuda), TESS_OK);
-    assert_int_equal(plain->create(&(ops_options){ .bf16 = halves }, &t.c), TESS_OK);
-    assert_int_equal(cuda->create(&(ops_options){ .bf16 = halves }, &t.d), TESS_OK);
+    assert_int_equal(plain->create(&how, &t.c), TESS_OK);
+    assert_int_equal(cuda->create(&how, &t.d), TESS_OK);
     tess_stream s = { .mem = TESS_MEM_CUDA, .device = 0, .handle = stream };
     assert_int_equal(cuda->start(t.d, &s), TESS_OK);
     t.scratch = take(scratch_bytes ? scratch_bytes : 64);

@@ -9,7 +9,7 @@ static inline const ops_layer_table *layer(const tables *t) {
     return t->d->t->layer;
 }
 
-/* ---- factors: the host has fp32, the device bf16 or fp32 ---------------------------------------- */
+/* ---- factors: the host has fp32, the device theirs ---------------------------------------------- */
 static inline void up_factors(const both *b, int halves) {
     uint64_t elems = b->bytes / sizeof(float);
     float *wide = b->host;
@@ -17,8 +17,8 @@ static inline void up_factors(const both *b, int halves) {
     both raw = { half, b->dev, elems * sizeof *half };
     assert_non_null(half);
     for (uint64_t i = 0; halves && i < elems; i++) {
-        half[i] = tess_bf16_of_f32(wide[i]);
-        wide[i] = tess_f32_of_bf16(half[i]);
+        half[i] = half_of(halves, wide[i]);
+        wide[i] = wide_of(halves, half[i]);
     }
     up(halves ? &raw : b);
     free(half);
@@ -37,7 +37,7 @@ static inline float *down_factors(const both *b, int halves) {
     float *wide = malloc(b->bytes);
     assert_non_null(wide);
     for (uint64_t i = 0; i < elems; i++)
-        wide[i] = halves ? tess_f32_of_bf16(raw[i]) : ((float *)(void *)raw)[i];
+        wide[i] = halves ? wide_of(halves, raw[i]) : ((float *)(void *)raw)[i];
     free(raw);
     return wide;
 }

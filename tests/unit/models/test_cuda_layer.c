@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The operators of a decoder's layer on a GPU (layer_ops.h) against the plain ones in fp32: to the bit in fp32 where
- * the sums have the same order, within rounding in bf16. Attention goes against its definition, in fp64. */
+ * the sums have the same order, within rounding in bf16 and fp16. Attention goes against its definition, in fp64. */
 #include "cuda_tables.h"
 #include "factors.h"
 
@@ -85,7 +85,7 @@ static void test_cuda_layer__norms_equal_the_cpus(void **state) {
     static const uint64_t widths[] = { 3, 16, 50, 128, 768 };
     (void)state;
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        for (int halves = 0; halves < 2; halves++)
+        for (int halves = 0; halves < FACTOR_KINDS; halves++)
             for (int k = 0; k < 2; k++) {
                 norm_on(widths[i], halves, 0.25f * (float)k);
                 norm_backward_on(widths[i], halves, 0.25f * (float)k);
@@ -112,7 +112,8 @@ static double column_sum(const float *dy, const float *x, const float *stats, ui
     return sum;
 }
 
-/* Two rows that cancel each other and leave what was rounded beside them: another order of sums gives other bits. */
+/* Two rows that cancel each other and leave what was rounded beside them: another order of sums gives other bits.
+ * fp16 ends before such values. */
 static both cancelling(uint32_t which, uint64_t width, int halves) {
     both b = numbers(which, LONG_ROWS * width);
     float *x = b.host;
@@ -148,7 +149,7 @@ static void columns_on(uint64_t narrow, uint64_t wide, int halves) {
 
 static void test_cuda_layer__columns_are_summed_in_a_fixed_order(void **state) {
     (void)state;
-    for (int halves = 0; halves < 2; halves++) {
+    for (int halves = 0; halves < IN_F16; halves++) {
         columns_on(3, 72, halves), columns_on(128, 130, halves), columns_on(1, 64, halves);
     }
 }
@@ -184,7 +185,7 @@ static void norm_columns_on(uint64_t width, int halves, int32_t add) {
     assert_true(layer(&t)->columns_need(LONG_ROWS, 2 * width) <= 1 << 17);
     for (int together = 0; together < 2; together++) {
         dx[together] = take(n * 4), normal[together] = take(n * 4);
-        up(&dx[together]), up(&normal[together]); /* bf16 leaves half of it */
+        up(&dx[together]), up(&normal[together]); /* 16 bits leave half of it */
         dw[together] = numbers(5, width), db[together] = numbers(6, width);
         ops_norm_backward of = { .of = { LONG_ROWS, width, LONG_ROWS }, .x = x.dev, .w = w.dev, .b = w.dev };
         ops_columns sums = { .x = x.dev, .dy = dy.dev, .stats = stats.dev, .width = width };
@@ -205,8 +206,9 @@ static void norm_columns_on(uint64_t width, int halves, int32_t add) {
 /* With rows that a block keeps, and without. */
 static void test_cuda_layer__columns_beside_a_norms_way_back(void **state) {
     (void)state;
-    for (int how = 0; how < 4; how++)
-        norm_columns_on(136, how & 1, how >> 1), norm_columns_on(50, how & 1, how >> 1);
+    for (int halves = 0; halves < FACTOR_KINDS; halves++)
+        for (int add = 0; add < 2; add++)
+            norm_columns_on(136, halves, add), norm_columns_on(50, halves, add);
 }
 
 /* ---- elements ------------------------------------------------------------------------------------ */
@@ -229,7 +231,7 @@ static void mask_on(uint64_t width, int halves) {
 
 static void test_cuda_layer__elements_equal_the_cpus(void **state) {
     (void)state;
-    for (int halves = 0; halves < 2; halves++) {
+    for (int halves = 0; halves < FACTOR_KINDS; halves++) {
         mask_on(50, halves), mask_on(64, halves), mask_on(3, halves);
     }
 }
@@ -237,11 +239,12 @@ static void test_cuda_layer__elements_equal_the_cpus(void **state) {
 /* ---- products ------------------------------------------------------------------------------------ */
 static void product_on(int halves, int turn_a, int turn_b, int wide, int add) {
     enum { M = 37, N = 22, K = 30 };
+    int kind = wide ? 0 : halves;
     tables t = open_tables(halves, 1 << 20);
     both a = factors(1, M * K, halves), b = factors(2, K * N, halves), y = numbers(3, M * N);
     const float *left = a.host, *right = b.host;
     float *out = y.host;
-    up_factors(&y, halves && !wide);
+    up_factors(&y, kind);
     ops_factors f = { .rows = M, .columns = N, .depth = K, .a = a.dev, .b = b.dev, .y = y.dev };
     f.turn_a = turn_a, f.turn_b = turn_b, f.wide = wide, f.add = add;
     assert_true(layer(&t)->product_need(M, N, K) <= 1 << 20);
@@ -253,14 +256,15 @@ static void product_on(int halves, int turn_a, int turn_b, int wide, int add) {
                 sum += (double)left[turn_a ? k * M + i : i * K + k] * right[turn_b ? j * K + k : k * N + j];
             out[i * N + j] = (float)sum;
         }
-    near_factors(&y, halves && !wide, halves && !wide ? 4e-3 : 1e-6);
+    near_factors(&y, kind, kind ? 4e-3 : 1e-6);
     close_tables(&t);
 }
 
 static void test_cuda_layer__products_are_rounded_once(void **state) {
     (void)state;
-    for (int how = 0; how < 32; how++)
-        product_on(how & 1, how >> 1 & 1, how >> 2 & 1, how >> 3 & 1, how >> 4 & 1);
+    for (int how = 0; how < 16; how++)
+        for (int halves = 0; halves < FACTOR_KINDS; halves++)
+            product_on(halves, how & 1, how >> 1 & 1, how >> 2 & 1, how >> 3);
 }
 
 /* ---- products with what follows them: by the library at widths that it takes, else by kernels ------ */
@@ -277,9 +281,9 @@ static void define_product(both *y, const both *a, const both *b, uint64_t width
         }
 }
 
-/* ---- how far rounding to bf16 may take a result from its definition. A library fuses what follows a product, and may
- * round once, or not, so a product that is rounded before the bias is added has two roundings. ---- */
-static const double half_unit = 0x1p-8;   /* of 8 bits, rounded to the nearest */
+/* ---- how far rounding to 16 bits may take a result from its definition. A library fuses what follows a product, and
+ * may round once, or not, so a product that is rounded before the bias is added has two roundings. ---- */
+static double half_unit;                  /* of 8 bits or of 11, rounded to the nearest */
 static const double tanh_error = 0x1p-11; /* relative, of tanh.approx.f32 by PTX's table; ours has less */
 static const double most_slope = 1.13;    /* GELU's slope is at most 1.1289 */
 static const double more = 1 + 0x1p-6;    /* what a product of two roundings adds */
@@ -321,11 +325,11 @@ static void near_allowed(const both *y, int halves, allowed *most, const double 
         near_factors(y, 0, 2e-6);
         return;
     }
-    float *got = down_factors(y, 1);
+    float *got = down_factors(y, halves);
     for (uint64_t i = 0; i < y->bytes / sizeof(float); i++) {
         double want = (double)((float *)y->host)[i], by = fabs((double)got[i] - want);
         double limit = most(off ? &off[i] : NULL, x ? (double)x[i] : 0, want);
-        if (!(by <= limit))
+        if (!(by <= limit + (halves == IN_F16 ? 0x1p-24 : 0))) /* twice half the least fp16 */
             fail_msg("element %d is %g, off by %g, at most %g is rounding", (int)i, (double)got[i], by, limit);
     }
     free(got);
@@ -336,6 +340,7 @@ static void follow_on(uint64_t width, int halves) {
     tables t = open_tables(halves, 1 << 20);
     both a = numbers(1, ROWS * DEPTH), b = factors(2, width * DEPTH, halves), bias = factors(3, width, halves);
     both other = factors(5, width, halves);
+    half_unit = halves == IN_F16 ? 0x1p-11 : 0x1p-8;
     both through = numbers(4, n), y = take(n * 4), before = take(n * 4), again = take(n * 4);
     for (uint64_t i = 0; i < ROWS * DEPTH; i++)
         ((float *)a.host)[i] *= 4; /* both ends of GELU */
@@ -380,7 +385,7 @@ static void test_cuda_layer__bias_and_gelu_follow_products(void **state) {
     static const uint64_t widths[] = { 3, 50, 64, 8, 72 };
     (void)state;
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        for (int halves = 0; halves < 2; halves++)
+        for (int halves = 0; halves < FACTOR_KINDS; halves++)
             follow_on(widths[i], halves);
 }
 
@@ -488,7 +493,7 @@ static void attention_on(ops_attention_shape s, int halves) {
 }
 
 /* One launch forward and one backward; of every kernel, whole and partial tiles, rows and heads. */
-static void test_cuda_layer__attention_in_bf16_is_its_definition(void **state) {
+static void test_cuda_layer__attention_in_16_bits_is_its_definition(void **state) {
     static const ops_attention_shape shapes[] = {
         { 2, 9, 3, 8, 0 },        { 1, 1, 1, 4, 0 },
         { 2, 64, 2, 16, 0 },      { 1, 130, 2, 16, 0 },
@@ -500,7 +505,7 @@ static void test_cuda_layer__attention_in_bf16_is_its_definition(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        attention_on(shapes[i], 1);
+        attention_on(shapes[i], IN_BF16), attention_on(shapes[i], IN_F16);
 }
 
 static void test_cuda_layer__attention_by_products_is_its_definition(void **state) {
@@ -512,8 +517,10 @@ static void test_cuda_layer__attention_by_products_is_its_definition(void **stat
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         attention_on(shapes[i], 0);
-    attention_on((ops_attention_shape){ 1, 20, 2, 130, 0 }, 1);
-    attention_on((ops_attention_shape){ 1, 20, 4, 130, 2 }, 1);
+    for (int halves = IN_BF16; halves < FACTOR_KINDS; halves++) {
+        attention_on((ops_attention_shape){ 1, 20, 2, 130, 0 }, halves);
+        attention_on((ops_attention_shape){ 1, 20, 4, 130, 2 }, halves);
+    }
 }
 
 /* ---- the two ends -------------------------------------------------------------------------------- */
@@ -583,9 +590,10 @@ static void loss_on(uint64_t classes, uint64_t count, int halves, double within)
     both stats = take(ROWS * 8), zero = take(d.bytes);
     ops_row_loss l = { .logits = wide.dev, .labels = (int32_t *)labels.dev, .dlogits = d.dev, .stats = stats.dev };
     l.losses = t.scratch.dev, l.rows = ROWS, l.classes = n, l.count = count, l.pitch = pitch;
-    l.mean = (float)(1.0 / (double)count);
+    l.mean = (float)(1.0 / (double)count), l.scale = halves == IN_F16 ? 64 : 0;
     t.c->t->cross_entropy(t.c, logits.host, labels.host, ROWS, n, count, loss.host, NULL);
-    t.c->t->cross_entropy_backward(t.c, logits.host, labels.host, ROWS, n, count, expected.host);
+    t.c->t->cross_entropy_backward(t.c, logits.host, labels.host, ROWS, n, count, halves == IN_F16 ? 64 : 1,
+                                   expected.host);
     for (int chunks = 0; chunks < 2; chunks++) {
         ops_row_loss a = l, b = l;
         a.rows = a.count = half, a.dlogits = chunks ? NULL : l.dlogits;
@@ -635,7 +643,7 @@ static void test_cuda_layer__a_loss_that_is_no_number_is_seen(void **state) {
 
 static void test_cuda_layer__ends_equal_the_cpus(void **state) {
     (void)state;
-    for (int halves = 0; halves < 2; halves++) {
+    for (int halves = 0; halves < FACTOR_KINDS; halves++) {
         embed_on(19, SAMPLES, 20, halves), embed_on(1, 1, 20, halves), embed_on(50257, 47, 20, halves);
         embed_on(19, SAMPLES, 24, halves);
         loss_on(3, ROWS, halves, 1e-12), loss_on(256, ROWS - 7, halves, 1e-12);
@@ -653,7 +661,7 @@ int main(void) {
         cmocka_unit_test(test_cuda_layer__products_are_rounded_once),
         cmocka_unit_test(test_cuda_layer__bias_and_gelu_follow_products),
         cmocka_unit_test(test_cuda_layer__many_shapes_of_products),
-        cmocka_unit_test(test_cuda_layer__attention_in_bf16_is_its_definition),
+        cmocka_unit_test(test_cuda_layer__attention_in_16_bits_is_its_definition),
         cmocka_unit_test(test_cuda_layer__attention_by_products_is_its_definition),
         cmocka_unit_test(test_cuda_layer__ends_equal_the_cpus),
         cmocka_unit_test(test_cuda_layer__a_loss_that_is_no_number_is_seen),

@@ -47,7 +47,7 @@ static void rotate_on(int32_t heads, int32_t pairs, uint64_t time, uint64_t firs
 
 static void test_cuda_llama__positions_turn_their_heads(void **state) {
     (void)state;
-    for (int halves = 0; halves < 2; halves++)
+    for (int halves = 0; halves < FACTOR_KINDS; halves++)
         for (int back = 0; back < 2; back++) {
             rotate_on(1, 1, TIME, 0, halves, back), rotate_on(5, 8, TIME, 0, halves, back);
             rotate_on(6, 5, TIME, 0, halves, back), rotate_on(3, 32, 900, 0, halves, back);
@@ -98,8 +98,8 @@ static void test_cuda_llama__gradients_turn_back(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        turned_back_on(shapes[i], 1, 1);
-    turned_back_on((ops_attention_shape){ 1, 40, 2, 24, 1 }, 1, 0);
+        turned_back_on(shapes[i], IN_BF16, 1), turned_back_on(shapes[i], IN_F16, 1);
+    turned_back_on((ops_attention_shape){ 1, 40, 2, 24, 1 }, IN_BF16, 0);
     turned_back_on((ops_attention_shape){ 1, 40, 4, 32, 2 }, 0, 0);
 }
 
@@ -133,7 +133,8 @@ static void test_cuda_llama__swiglu_is_its_definition(void **state) {
     static const uint64_t widths[] = { 1, 5, 16, 50, 344 };
     (void)state;
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        swiglu_on(widths[i], 0), swiglu_on(widths[i], 1);
+        for (int halves = 0; halves < FACTOR_KINDS; halves++)
+            swiglu_on(widths[i], halves);
 }
 
 /* ---- normalisation about zero ----------------------------------------------------------------------- */
@@ -198,7 +199,8 @@ static void test_cuda_llama__rows_are_normalised_about_zero(void **state) {
     static const uint64_t widths[] = { 3, 16, 50, 128 };
     (void)state;
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
-        norm_on(widths[i], 0), norm_on(widths[i], 1);
+        for (int halves = 0; halves < FACTOR_KINDS; halves++)
+            norm_on(widths[i], halves);
 }
 
 /* ---- products beside each other ---------------------------------------------------------------------- */
@@ -237,7 +239,8 @@ static void pitches_on(int halves) {
 
 static void test_cuda_llama__products_lie_in_wider_rows(void **state) {
     (void)state;
-    pitches_on(0), pitches_on(1);
+    for (int halves = 0; halves < FACTOR_KINDS; halves++)
+        pitches_on(halves);
 }
 
 /* ---- frozen matrices --------------------------------------------------------------------------------- */
@@ -260,7 +263,8 @@ static void widened_on(uint32_t kind, uint64_t width, int halves) {
         else if (i % STORED_BLOCK == 0)
             stored_pack(kind, wide + i, (uint8_t *)from.host + (int64_t)(i / STORED_BLOCK) * stored_block_bytes(kind));
     up(&from);
-    stored_widen(t.c, kind, from.host, (int64_t)elems, halves ? TESS_BF16 : TESS_F32, all.host);
+    static const uint32_t dtypes[FACTOR_KINDS] = { TESS_F32, [IN_BF16] = TESS_BF16, [IN_F16] = TESS_F16 };
+    stored_widen(t.c, kind, from.host, (int64_t)elems, dtypes[halves], all.host);
     for (uint64_t r = 0; r < ROWS; r++)
         memcpy((char *)some.host + r * width * elem,
                (char *)all.host + (uint64_t)((int32_t *)ids.host)[r] * width * elem, width * elem);
@@ -277,7 +281,7 @@ static void widened_on(uint32_t kind, uint64_t width, int halves) {
 static void test_cuda_llama__frozen_matrices_are_widened_to_the_cpus_bits(void **state) {
     (void)state;
     for (uint32_t kind = STORED_F32; kind < STORED_KINDS; kind++)
-        for (int halves = 0; halves < 2; halves++)
+        for (int halves = 0; halves < FACTOR_KINDS; halves++)
             widened_on(kind, 5, halves), widened_on(kind, 24, halves), widened_on(kind, 128, halves);
 }
 

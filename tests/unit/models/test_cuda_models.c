@@ -140,12 +140,15 @@ static void share_values(run *host, run *device, float times) {
     }
 }
 
+static const float FP16_SCALE = 1024;
 static void same(const char *name, model_options o, const char *operators, double within) {
     run host = make(name, o, operators), device = make(name, o, "cuda");
     void *batch = batch_of(host.m);
     double worst = 0;
     if (o.lora.rank)
         share_values(&host, &device, 1);
+    direct_scale_loss(host.d, o.precision == TESS_F16 ? FP16_SCALE : 0);
+    direct_scale_loss(device.d, o.precision == TESS_F16 ? FP16_SCALE : 0);
     for (int stores = 0; stores < 2; stores++) { /* as the engine lets it, too */
         device.m->stores_grads = stores && device.m->may_store;
         for (uint32_t pass = TESS_PASS_TRAIN; pass <= TESS_PASS_EVAL; pass++) {
@@ -345,6 +348,29 @@ static void adapted(const char *name, model_options o, uint32_t stored, const ch
     same(name, o, operators, within);
 }
 
+/* The CPU computes in fp32 between fp16 tensors, so factors within a block are rounded on one side only. */
+static void test_cuda_models__agree_with_the_cpus_in_fp16(void **state) {
+    model_options gpt = small_gpt, gpt2 = small_gpt2, llama = small_llama, stretched = stretched_llama;
+    gpt.precision = gpt2.precision = llama.precision = stretched.precision = TESS_F16;
+    (void)state;
+    same("mnist", (model_options){ .batch = 3, .precision = TESS_F16 }, "plain", 0.03);
+    same("gpt", gpt, "plain", 3e-3);
+    same("gpt2", gpt2, "plain", 3e-3);
+    same("llama", llama, "plain", 3e-3);
+    same("llama", stretched, "plain", 3e-3);
+    for (size_t i = 0; i < FAMILIES; i++) {
+        model_options o = families[i].o;
+        o.precision = TESS_F16;
+        same(families[i].name, o, "plain", 3e-3);
+    }
+    gpt.head_rows = 8, gpt.decoder.vocabulary = 131, gpt.untied = 1;
+    same("gpt2", gpt, "plain", 3e-3);
+    same("linear", (model_options){ .batch = 4, .precision = TESS_F16 }, "plain", 1e-3);
+    same("convbn", (model_options){ .batch = 2, .image_size = 12, .hidden = 6, .precision = TESS_F16 }, "plain", 0.03);
+    for (uint32_t stored = STORED_F32; stored < STORED_KINDS; stored++)
+        adapted("llama", stretched, stored, "plain", 5e-3);
+}
+
 static void test_cuda_models__adapters_agree_with_the_cpus(void **state) {
     model_options chunks = stretched_llama, half = small_gpt2;
     (void)state;
@@ -540,6 +566,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_f32),
         cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_bf16),
+        cmocka_unit_test(test_cuda_models__agree_with_the_cpus_in_fp16),
         cmocka_unit_test(test_cuda_models__adapters_agree_with_the_cpus),
         cmocka_unit_test(test_cuda_models__same_bits_again),
         cmocka_unit_test(test_cuda_models__a_token_beyond_the_vocabulary_is_refused),

@@ -32,12 +32,11 @@ static tables open_counted(int halves, uint64_t scratch_bytes) {
     return open_tables(halves, scratch_bytes);
 }
 
-static void test_cuda_ops__elementwise_equals_the_cpus_bits(void **state) {
+static void elements_on(int halves) {
     enum { N = 5001 };
-    tables t = open_counted(0, 0);
+    tables t = open_counted(halves, 0);
     both x = numbers(1, N), dy = numbers(2, N), y = take(N * 4), dx = take(N * 4), half = take(N * 2),
          z = numbers(3, N);
-    (void)state;
     ON_BOTH(t, relu_backward, (t.c, x.host, dy.host, dx.host, N, 1.25f), (t.d, x.dev, dy.dev, dx.dev, N, 1.25f));
     same_bits(&dx);
     ON_BOTH(t, add, (t.c, x.host, z.host, N), (t.d, x.dev, z.dev, N));
@@ -51,6 +50,12 @@ static void test_cuda_ops__elementwise_equals_the_cpus_bits(void **state) {
     ON_BOTH(t, zero, (t.c, y.host, 400), (t.d, y.dev, 400));
     same_bits(&y);
     close_tables(&t);
+}
+
+static void test_cuda_ops__elementwise_equals_the_cpus_bits(void **state) {
+    (void)state;
+    for (int halves = 0; halves < FACTOR_KINDS; halves++)
+        elements_on(halves);
 }
 
 static void test_cuda_ops__dropout_has_the_cpus_masks(void **state) {
@@ -130,9 +135,11 @@ static void test_cuda_ops__losses_equal_the_cpus(void **state) {
         assert_true(got->divisor == 0);
         free(got);
         up(&logits);
-        ON_BOTH(t, cross_entropy_backward, (t.c, logits.host, labels.host, rows, n, count, d.host),
-                (t.d, logits.dev, (int32_t *)labels.dev, rows, n, count, d.dev));
-        same_bits(&d);
+        for (float scale = 1; scale <= 3; scale += 2) {
+            ON_BOTH(t, cross_entropy_backward, (t.c, logits.host, labels.host, rows, n, count, scale, d.host),
+                    (t.d, logits.dev, (int32_t *)labels.dev, rows, n, count, scale, d.dev));
+            same_bits(&d);
+        }
         for (int32_t squared = 0; squared < 2; squared++) {
             ON_BOTH(t, sum_loss, (t.c, d.host, 9, squared, 4, loss.host),
                     (t.d, d.dev, 9, squared, 4, (ops_loss *)loss.dev));
@@ -160,7 +167,7 @@ static void test_cuda_ops__indices_equal_the_cpus(void **state) {
 }
 
 /* fp32: the plain product in both, as cuBLAS's double is made of it, but sums over strips and columns in another order.
- * bf16: the plain table multiplies in fp32, so factors are rounded on one side only. */
+ * 16 bits: the plain table multiplies in fp32, so factors are rounded on one side only. */
 static void linear_on(int halves, int32_t relu, int32_t no_bias) {
     ops_linear_shape s = { 45, 33, 20, relu, no_bias };
     uint64_t in = 45 * 33, out = 45 * 20;
@@ -190,7 +197,8 @@ static void test_cuda_ops__linear_equals_the_cpus(void **state) {
     (void)state;
     linear_on(0, 0, 1);
     linear_on(0, 1, 0);
-    linear_on(1, 1, 0);
+    linear_on(IN_BF16, 1, 0);
+    linear_on(IN_F16, 1, 0);
 }
 
 /* ALONE: without cuDNN, by products. FAILS: cuDNN's calls fail, and products take over. */
@@ -242,7 +250,7 @@ static void test_cuda_ops__convolution_equals_the_cpus(void **state) {
     ops_scratch need;
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int halves = 0; halves < 2; halves++)
+        for (int halves = 0; halves < FACTOR_KINDS; halves++)
             conv_on(&shapes[i], halves, WITH_CUDNN);
     tables t = open_counted(0, 0);
     assert_int_equal(t.d->t->conv_create(t.d, &(ops_conv_shape){ 1, 9, 9, 1, 1, 3, 0, 3 }, &v, &need),

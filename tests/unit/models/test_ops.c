@@ -483,7 +483,7 @@ static void test_ops__cross_entropy_counts_its_rows_only(void **state) {
     assert_true(fabs(loss.loss - (log(z0) - 2 + log(z1) + 1)) < 1e-6);
     assert_int_equal(loss.correct, 1);
     assert_int_equal(loss.count, 2);
-    assert_int_equal(t.o->t->cross_entropy_backward(t.o, logits, labels, 3, 3, 2, d), TESS_OK);
+    assert_int_equal(t.o->t->cross_entropy_backward(t.o, logits, labels, 3, 3, 2, 1, d), TESS_OK);
     assert_true(fabs(d[1] - (exp(2) / z0 - 1) / 2) < 1e-7);
     assert_true(fabs(d[3] - exp(3) / z1 / 2) < 1e-7);
     assert_true(d[6] == 0 && d[7] == 0 && d[8] == 0);

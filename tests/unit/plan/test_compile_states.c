@@ -14,8 +14,8 @@
 enum { GROUPS = 5, ALIGN = 256 };
 static struct {
     char said[1024];
-    int32_t live[TESS__MAX_STATES][GROUPS]; /* -1: none is staged */
-    int fail;                               /* the n-th call from here on */
+    int32_t live[TESS__MAX_STATES + 1][GROUPS]; /* -1: none is staged; the last: parameters */
+    int fail;                                   /* the n-th call from here on */
 } world;
 
 static tess_status note(const char *what, int32_t g) {
@@ -28,27 +28,30 @@ static tess_status note(const char *what, int32_t g) {
 
 static int32_t *buffer_of(tess__compiler *b, int role, int32_t g) {
     (void)b;
+    if (role == TESS__STAGED_PARAM)
+        return &world.live[TESS__MAX_STATES][g];
     assert_in_range(role, TESS__STAGED0, TESS__STAGED_LAST);
     return &world.live[role - TESS__STAGED0][g];
 }
 
 static tess_status alloc_staged(tess__compiler *b, int role, int32_t g, uint8_t category, int32_t unit, uint64_t bytes,
                                 uint8_t flags) {
-    const int k = role - TESS__STAGED0;
-    assert_int_equal(category, TESS_CAT_OPTIMIZER);
+    const int is_param = role == TESS__STAGED_PARAM, k = is_param ? 0 : role - TESS__STAGED0;
+    assert_int_equal(category, is_param ? TESS_CAT_SHARD_PARAM : TESS_CAT_OPTIMIZER);
     assert_int_equal(unit, b->layout->groups[g].unit);
     assert_int_equal(flags, 0);
     assert_int_equal(bytes, k == 0 ? 512 : 256); /* of 100 elements, in four bytes each and in one */
-    assert_int_equal(world.live[k][g], -1);
-    world.live[k][g] = 7;
-    return note(k ? "alloc1-" : "alloc0-", g);
+    assert_int_equal(*buffer_of(b, role, g), -1);
+    *buffer_of(b, role, g) = 7;
+    return note(is_param ? "param-" : k ? "alloc1-" : "alloc0-", g);
 }
 
 static tess_status free_staged(tess__compiler *b, int role, int32_t g) {
-    (void)b;
-    assert_int_not_equal(world.live[role - TESS__STAGED0][g], -1);
-    world.live[role - TESS__STAGED0][g] = -1;
-    return note(role == TESS__STAGED0 ? "free0-" : "free1-", g);
+    if (role == TESS__STAGED_PARAM && *buffer_of(b, role, g) == -1)
+        return TESS_OK; /* as the emitter: nothing when it does not live */
+    assert_int_not_equal(*buffer_of(b, role, g), -1);
+    *buffer_of(b, role, g) = -1;
+    return note(role == TESS__STAGED_PARAM ? "no-param-" : role == TESS__STAGED0 ? "free0-" : "free1-", g);
 }
 
 static tess_status emit(tess__compiler *b, uint8_t op, int32_t g) {
@@ -151,6 +154,25 @@ static void test_compile_states__the_first_that_is_stepped_comes_first(void **st
     assert_string_equal(world.said, "");
 }
 
+/* Parameters that rest there are staged behind their states, or alone. */
+static void test_compile_states__parameters_are_staged_with_them(void **state) {
+    (void)state;
+    for (int alone = 0; alone < 2; alone++) {
+        tess__compiler b = begin(0, 0);
+        groups[1].param_rest.stored = 1;
+        groups[1].master = TESS_F32;
+        if (alone)
+            groups[1].state_rest.stored = 0, groups[1].step.n_states = 0;
+        assert_int_equal(tess__states_need(&b, 1), TESS_OK);
+        assert_int_equal(tess__states_need(&b, 1), TESS_OK); /* once */
+        assert_int_equal(tess__states_store(&b, 1), TESS_OK);
+        assert_string_equal(world.said,
+                            alone ? "param-1 fetch1 here1 here1 store1 stored1 no-param-1 "
+                                  : "alloc0-1 alloc1-1 param-1 fetch1 here1 here1 store1 stored1 free0-1 free1-1 "
+                                    "no-param-1 ");
+    }
+}
+
 /* Whatever call fails, nothing follows it. */
 static void test_compile_states__a_failure_is_passed_on_at_once(void **state) {
     (void)state;
@@ -182,6 +204,7 @@ int main(void) {
         cmocka_unit_test(test_compile_states__one_at_a_time_where_nothing_is_gathered_ahead),
         cmocka_unit_test(test_compile_states__within_a_pass_the_caller_says_what_comes),
         cmocka_unit_test(test_compile_states__the_first_that_is_stepped_comes_first),
+        cmocka_unit_test(test_compile_states__parameters_are_staged_with_them),
         cmocka_unit_test(test_compile_states__a_failure_is_passed_on_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,7 +21,8 @@ static struct {
     int32_t referee;
     tess_status answer;
     tess_audit_failure failure;
-    char said[1024];
+    char said[1024], reported[1024]; /* to people, and to the launcher */
+    int32_t level;
 } world;
 
 static tess_status run_planned(tess *t, const tess__instr *in, const void *send, void *recv, int scratch,
@@ -29,13 +30,21 @@ static tess_status run_planned(tess *t, const tess__instr *in, const void *send,
 static void say(int32_t level, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    assert_int_equal(level, TESS_LOG_WARNING);
+    world.level = level;
     vsnprintf(world.said, sizeof world.said, format, args);
     va_end(args);
 }
 static int end_self(int signal) {
     return world.killed = signal;
 }
+static void report(tess__control *c, tess_status status, int32_t lost, const char *why) {
+    assert_null(c);
+    assert_int_equal(status, TESS_E_LOST);
+    assert_int_equal(lost, -1);
+    assert_int_equal(world.killed, 0); /* before its end */
+    snprintf(world.reported, sizeof world.reported, "%s", why);
+}
+#define tess__control_report report
 #define tess__run_planned run_planned
 #define tess__log say
 #define raise end_self
@@ -339,7 +348,10 @@ static void test_audit_verdict__the_wrong_rank_is_left_behind(void **state) {
             assert_int_equal(world.killed, leaves && rank == 3 ? SIGKILL : 0);
             char want[1024] = "";
             if (leaves && (rank == 0 || rank == 3))
-                snprintf(want, sizeof want, "%s: going on without it (TESSERA_ON_AUDIT=recover)", tess_last_error());
+                snprintf(want, sizeof want, "%s: %s (TESSERA_ON_AUDIT=recover)", tess_last_error(),
+                         rank ? "this rank ends itself" : "going on without it");
+            assert_int_equal(world.level, leaves && rank == 0 ? TESS_LOG_WARNING : TESS_LOG_ERROR);
+            assert_string_equal(world.reported, leaves && rank == 3 ? tess_last_error() : "");
             assert_string_equal(world.said, want);
         }
 }
@@ -357,6 +369,7 @@ static void test_audit_verdict__what_cannot_be_audited_is_said(void **state) {
     assert_int_equal(tess__audit_check(t), TESS_OK);
     assert_string_equal(world.said,
                         "audit: 2 of 3 blocks promise no bits (TESS_BLOCK_AUDIT) and are left out: in, out");
+    assert_int_equal(world.level, TESS_LOG_WARNING);
     t = begin(2, 1, 0);
     t->plan.model.blocks[0].options.flags = 0;
     assert_int_equal(tess__audit_check(t), TESS_OK);

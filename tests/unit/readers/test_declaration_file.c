@@ -85,7 +85,7 @@ static void test_declaration_file__holds_every_declaration_and_option_in_force(v
     fclose(fopen(path, "w"));
     snprintf(
         want, sizeof want,
-        "tessera-plan 2\noption optimizer 3 sgd\noption prefetch 1 0\noption timeout 2 17\nopen 0 0 48 0 0 0 0 0\n"
+        "tessera-plan 3\noption optimizer 3 sgd\noption prefetch 1 0\noption timeout 2 17\nopen 0 0 48 0 0 0 0 0 0\n"
         "engines 1\nscope 1 a\nblock 0 64 128 32 0 0 0 0 4619567317775286272 0 1 b\n" /* 7 as a double's bits */
         "param %d 0 0 2 1 3 5 8 a.weight\nparam %d 1 0 2 1 3 5 13 a.frozen bias\ntie 0 6 b.tied\nalloc 4096\nend\n",
         TESS_F32, TESS_F32);

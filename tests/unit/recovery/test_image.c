@@ -27,7 +27,8 @@ typedef struct {
 } images;
 
 static void open_images(images *x) {
-    const tess_options o = { .struct_size = sizeof o, .optimizer = "adamw8bit" };
+    static char common[24];
+    const tess_options o = { .struct_size = sizeof o, .optimizer = "adamw8bit", .common = common, .common_bytes = 24 };
     toy m;
     assert_int_equal(tess_open(&o, &x->t), TESS_OK);
     assert_int_equal(toy_declare(x->t, &m, TOY_STORED), TESS_OK);
@@ -93,7 +94,7 @@ static void test_image__any_bit_that_changes_is_seen_and_no_other_image_is_lost(
     digest_all(&x);
     check(&x);
     assert_int_equal(tess__image_each(&x.t->plan.setup, &x.t->plan.layout, flip_part, &x), TESS_OK);
-    assert_true(x.parts >= 4);
+    assert_true(x.parts >= 5);
     x.forgotten = -1;
     check(&x);
     x.room[x.bytes] ^= 1; /* none is there to be changed */
@@ -138,8 +139,15 @@ static void said(images *x, char *text, size_t capacity) {
     fclose(f);
 }
 
-static tess_status last_part(void *user, const tess__image_part *p) {
-    *(tess__image_part *)user = *p;
+typedef struct {
+    uint64_t at[3]; /* of the first part, and of those that are of no unit */
+    int n;
+} unnamed;
+
+static tess_status add_unnamed(void *user, const tess__image_part *p) {
+    unnamed *u = user;
+    if (p->role == TESS__BUFFERS || p->role == TESS__COMMON)
+        u->at[++u->n] = p->at;
     return TESS_OK;
 }
 
@@ -147,13 +155,13 @@ static void test_image__the_warning_names_unit_step_and_owner(void **state) {
     (void)state;
     images x = { .forgotten = 2 };
     char text[512], want[512];
-    tess__image_part last;
+    unnamed u = { .n = 0 };
     open_images(&x);
     digest_all(&x);
-    assert_int_equal(tess__image_each(&x.t->plan.setup, &x.t->plan.layout, last_part, &last), TESS_OK);
-    assert_int_equal(last.role, TESS__BUFFERS);
-    for (int unnamed = 0; unnamed < 2; unnamed++) { /* buffers are of no unit */
-        const uint64_t at = 2 * x.bytes + (unnamed ? last.at : 0);
+    assert_int_equal(tess__image_each(&x.t->plan.setup, &x.t->plan.layout, add_unnamed, &u), TESS_OK);
+    assert_int_equal(u.n, 2);
+    for (int i = 0; i < 3; i++) { /* buffers and the program's bytes are of no unit */
+        const uint64_t at = 2 * x.bytes + u.at[i];
         x.room[at] ^= 1;
         said(&x, text, sizeof text);
         const tess__layout *l = &x.t->plan.layout;
@@ -161,12 +169,12 @@ static void test_image__the_warning_names_unit_step_and_owner(void **state) {
             want, sizeof want,
             "tessera: warning: rank 0, unit %s: the image of step 2 that it keeps for another rank is not what was "
             "taken: memory has changed, and it is not used (TESSERA_AT_REST_DIGESTS)\n",
-            unnamed ? "of no name" : l->units[l->groups[0].unit].name);
+            i ? "of no name" : l->units[l->groups[0].unit].name);
         assert_string_equal(text, want);
         x.room[at] ^= 1;
     }
     x.room[0] ^= 1; /* the first part that has changed is named, once */
-    x.room[last.at] ^= 1;
+    x.room[u.at[1]] ^= 1;
     x.forgotten = 0;
     said(&x, text, sizeof text);
     assert_non_null(strstr(text, ": the image of step 0 is not what"));

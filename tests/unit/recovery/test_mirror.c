@@ -114,9 +114,9 @@ static tess_status refuse_part(void *user, const tess__image_part *p) {
     return --*(int *)user ? TESS_OK : TESS_E_PEER;
 }
 
-static void test_mirror__an_image_holds_every_shard_its_states_and_buffers(void **state) {
+static void test_mirror__an_image_holds_every_shard_its_states_buffers_and_common_bytes(void **state) {
     (void)state;
-    tess__setup s = { .align = 64 };
+    tess__setup s = { .align = 64, .common_bytes = 5 };
     const tess_grain two = { .n_states = 2, .state = { { TESS_F32, 1, "" }, { TESS_F32, 1, "" } } };
     const tess_grain blocks = { .n_states = 2, .state = { { TESS_U8, 1, "" }, { TESS_F32, 8, "" } } };
     tess__group groups[] = { { .shard_elems = 10, .master = TESS_F32, .step = two },
@@ -126,7 +126,8 @@ static void test_mirror__an_image_holds_every_shard_its_states_and_buffers(void 
     const tess__image_part want[] = { { TESS__MASTER, 0, 0, 40 },       { TESS__STATE0, 0, 64, 40 },
                                       { TESS__STATE0 + 1, 0, 128, 40 }, { TESS__MASTER, 1, 192, 66 },
                                       { TESS__MASTER, 2, 320, 128 },    { TESS__STATE0, 2, 448, 16 },
-                                      { TESS__STATE0 + 1, 2, 512, 8 },  { TESS__BUFFERS, 0, 576, 12 } };
+                                      { TESS__STATE0 + 1, 2, 512, 8 },  { TESS__BUFFERS, 0, 576, 12 },
+                                      { TESS__COMMON, 0, 640, 5 } };
     enum { N = sizeof want / sizeof want[0] };
     tess__image_part got[N + 1], *at = got;
     assert_int_equal(tess__image_each(&s, &l, note_part, &at), TESS_OK);
@@ -142,10 +143,17 @@ static void test_mirror__an_image_holds_every_shard_its_states_and_buffers(void 
         assert_int_equal(tess__image_each(&s, &l, refuse_part, &left), TESS_E_PEER);
         assert_int_equal(left, 0);
     }
+    assert_int_equal(tess__image_bytes(&s, &l), 704);
     l.buffer_bytes = 0;
     at = got;
     assert_int_equal(tess__image_each(&s, &l, note_part, &at), TESS_OK);
     assert_int_equal(at - got, N - 1);
+    assert_int_equal(got[N - 2].at, 576);
+    s.common_bytes = 0;
+    at = got;
+    assert_int_equal(tess__image_each(&s, &l, note_part, &at), TESS_OK);
+    assert_int_equal(at - got, N - 2);
+    assert_int_equal(tess__image_bytes(&s, &l), 576);
 }
 
 /* The first ones of a group at once, then with every step that the distance divides, before its first microbatch. */
@@ -182,7 +190,7 @@ int main(void) {
         cmocka_unit_test(test_mirror__any_replica_of_a_shard_gives_it),
         cmocka_unit_test(test_mirror__the_newest_step_is_found_wherever_it_is),
         cmocka_unit_test(test_mirror__images_are_due_once_at_their_distance),
-        cmocka_unit_test(test_mirror__an_image_holds_every_shard_its_states_and_buffers),
+        cmocka_unit_test(test_mirror__an_image_holds_every_shard_its_states_buffers_and_common_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,12 @@
 
 enum { STEPS = 7, MIRROR = 2, DIES_AT = 4, MOST = 4, RESULTS_FD = 100 };
 
+static struct { /* the program's own: where it is in the data. Nothing else tells it */
+    uint64_t drawn;
+    unsigned char odd[5];
+} common;
+enum { COMMON_BYTES = sizeof(uint64_t) + sizeof common.odd };
+
 typedef struct {                          /* what rank 0 says at the end */
     uint64_t digest, trained, step, lost; /* trained: without the buffer, which has seen one rank's data */
     uint32_t recoveries, ranks;
@@ -45,7 +51,9 @@ static tess_status train(tess *t, toy *m, uint64_t from) {
         tess_status s = TESS_OK;
         m->skip = i == 2 && !large ? 1 : 0; /* an order that deviates, so that one side has compiled anew */
         for (int64_t k = 0; !s && k < accum; k++)
-            s = toy_pass(t, m, TESS_PASS_TRAIN, (i * accum + k) * w + tess_rank(t), &loss);
+            s = toy_pass(t, m, TESS_PASS_TRAIN, (int64_t)common.drawn + k * w + tess_rank(t), &loss);
+        common.drawn += (uint64_t)(accum * w);
+        common.odd[4] = (unsigned char)(7 * common.drawn);
         if (may_die && i == dies_at)
             raise(SIGKILL);
         if (!s)
@@ -65,7 +73,12 @@ static tess_status add_trained(void *user, const tess_range *r, void *data) {
 }
 
 static int be_rank(const char *victims) {
-    const tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .recover = 1, .mirror = MIRROR };
+    const tess_options o = { .struct_size = sizeof o,
+                             .optimizer = "adamw",
+                             .recover = 1,
+                             .mirror = MIRROR,
+                             .common = &common,
+                             .common_bytes = COMMON_BYTES };
     tess_recovery got = { .struct_size = sizeof got };
     tess_stats stats = { .struct_size = sizeof stats };
     results r = { .trained = 1 };
@@ -78,10 +91,20 @@ static int be_rank(const char *victims) {
     CHECK(!tess_open(&o, &t) && !toy_declare(t, &m, large ? TOY_LARGE : 0) && !tess_shard(t, toy_fill, NULL));
     tess_status s = tess_recover(t, &got);
     CHECK(!s && !got.recovered == !getenv("TESSERA_GENERATION"));
+    const uint64_t in_step = (uint64_t)(tess_accum(t) * tess_ranks(t));
+    if (*victims == 'D') {
+        common.odd[4] = (unsigned char)own_rank;
+        CHECK(train(t, &m, 0) == TESS_E_MISMATCH &&
+              strstr(tess_last_error(), "the 13 bytes of tess_options.common differ between rank 0 and rank 1"));
+        CHECK(own_rank != 0 || write(RESULTS_FD, &r, sizeof r) == sizeof r);
+        CHECK(tess_close(t) == TESS_E_MISMATCH);
+        return 0;
+    }
     while (!(s = train(t, &m, got.step)) ? 0 : s == TESS_E_LOST)
         CHECK(!tess_recover(t, &got) && got.recovered);
     CHECK(!s && !toy_digest(t, &r.digest) && !tess_stats_get(t, &stats));
     CHECK(!tess_each_full(t, TESS_OF_PARAM, add_trained, &r.trained));
+    CHECK(common.drawn == STEPS * in_step && common.odd[4] == (unsigned char)(7 * common.drawn));
     r.recoveries = got.recoveries;
     r.step = got.step;
     r.lost = got.steps_lost;
@@ -145,7 +168,7 @@ static int32_t rank_of(const run *x, pid_t pid) {
 }
 
 /* Ranks that are killed are replaced, or left out when `fewer`. VICTIMS: their digits; behind an L of the large toy,
- * behind an E in the first step. */
+ * behind an E in the first step. D: none, and their common bytes differ. */
 static results run_ranks(int32_t ranks, const char *victims, int fewer, const char *strategy) {
     run x = { .ranks = ranks };
     results got = { .digest = 0 };
@@ -244,6 +267,12 @@ static void test_recover__a_large_image_comes_back_whole(void **state) {
     expect_recovery(2, "L1", 0, "full", &whole);
 }
 
+static void test_recover__bytes_that_are_not_common_are_told_with_the_first_images(void **state) {
+    (void)state;
+    (void)run_ranks(2, "D", 0, "full");
+    (void)run_ranks(2, "D", 0, "none");
+}
+
 int main(int argc, char **argv) {
     if (argc > 1)
         return be_rank(argv[1]);
@@ -251,6 +280,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_recover__another_process_takes_the_place_of_a_lost_rank),
         cmocka_unit_test(test_recover__a_large_image_comes_back_whole),
         cmocka_unit_test(test_recover__the_others_go_on_with_the_same_microbatches),
+        cmocka_unit_test(test_recover__bytes_that_are_not_common_are_told_with_the_first_images),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

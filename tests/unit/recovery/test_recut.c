@@ -9,7 +9,8 @@
 #include "core/recovery/recut.c"
 #include "tests/support/toy.h"
 
-enum { PIECE = 512 }; /* of a block's values, too: every part of an image begins in one piece and ends in another */
+static char common[700]; /* of the program's own */
+enum { PIECE = 512 };    /* of a block's values, too: every part of an image begins in one piece and ends in another */
 
 typedef struct {
     const tess *t;
@@ -17,16 +18,23 @@ typedef struct {
     int blocks; /* states that have been compared */
 } comparing;
 
+/* Of all images, that of rank 0 gives these. */
+static int is_of_rank_0(const tess__image_part *p) {
+    return p->role == TESS__BUFFERS || p->role == TESS__COMMON;
+}
+
 static tess_status compare_part(void *user, const tess__image_part *p) {
     comparing *c = user;
     const tess__layout *l = &c->t->plan.layout;
+    if (is_of_rank_0(p)) {
+        assert_memory_equal(p->role == TESS__COMMON ? common : tess__address_of(c->t, p->role, p->index),
+                            c->image + p->at, p->bytes);
+        return TESS_OK;
+    }
     const tess__group *g = &l->groups[p->index];
-    uint64_t every =
-        p->role == TESS__BUFFERS || p->role == TESS__MASTER ? 1 : g->step.state[p->role - TESS__STATE0].every;
+    uint64_t every = p->role == TESS__MASTER ? 1 : g->step.state[p->role - TESS__STATE0].every;
     const char *now = tess__address_of(c->t, p->role, p->index);
-    if (p->role == TESS__BUFFERS)
-        assert_memory_equal(now, c->image + p->at, p->bytes);
-    for (int32_t i = 0; p->role != TESS__BUFFERS && i < g->n_params; i++) {
+    for (int32_t i = 0; i < g->n_params; i++) {
         const tess__param *x = &c->t->plan.model.params[l->order[g->first_param + i]];
         uint64_t bytes = value_bytes(g, p), at = x->offset / every * bytes;
         assert_memory_equal(now + at, c->image + p->at + at, tess__values_of(x->elems, (uint32_t)every) * bytes);
@@ -35,9 +43,9 @@ static tess_status compare_part(void *user, const tess__image_part *p) {
     return TESS_OK;
 }
 
-static tess_status turn_buffers(void *user, const tess__image_part *p) {
+static tess_status turn_those(void *user, const tess__image_part *p) {
     char *image = user;
-    for (uint64_t i = 0; p->role == TESS__BUFFERS && i < p->bytes; i++)
+    for (uint64_t i = 0; is_of_rank_0(p) && i < p->bytes; i++)
         image[p->at + i] ^= 0x55;
     return TESS_OK;
 }
@@ -59,7 +67,9 @@ static void take_pieces(cutting *c, const char *image, uint64_t bytes, int backw
 
 static void test_recut__pieces_of_an_image_come_to_their_places(void **state) {
     (void)state;
-    const tess_options o = { .struct_size = sizeof o, .optimizer = "adamw8bit" };
+    const tess_options o = {
+        .struct_size = sizeof o, .optimizer = "adamw8bit", .common = common, .common_bytes = sizeof common
+    };
     tess *t = NULL;
     toy m;
     assert_int_equal(tess_open(&o, &t), TESS_OK);
@@ -75,10 +85,10 @@ static void test_recut__pieces_of_an_image_come_to_their_places(void **state) {
     t->mirror.carry = &carry;
     take_pieces(&c, image, bytes, 0);
     take_pieces(&c, image, bytes, 1);
-    c.rank = 1; /* another rank's statistics leave those of rank 0 as they are */
-    assert_int_equal(tess__image_each(&t->plan.setup, &t->plan.layout, turn_buffers, image), TESS_OK);
+    c.rank = 1; /* another rank's statistics and bytes leave those of rank 0 as they are */
+    assert_int_equal(tess__image_each(&t->plan.setup, &t->plan.layout, turn_those, image), TESS_OK);
     take_pieces(&c, image, bytes, 0);
-    assert_int_equal(tess__image_each(&t->plan.setup, &t->plan.layout, turn_buffers, image), TESS_OK);
+    assert_int_equal(tess__image_each(&t->plan.setup, &t->plan.layout, turn_those, image), TESS_OK);
     t->mirror.carry = NULL;
     comparing x = { .t = t, .image = image };
     assert_int_equal(tess__image_each(&t->plan.setup, &t->plan.layout, compare_part, &x), TESS_OK);

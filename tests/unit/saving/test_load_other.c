@@ -70,9 +70,12 @@ static void add(tess *t, const char *name, const form *f, int is_b) {
     assert_int_equal(tess_param_add(t, &p, NULL), TESS_OK);
 }
 
+static const tess_options *given; /* null: none beside the form's */
 static tess *open_form(const form *f, int blank) {
-    tess_options o = { .struct_size = sizeof o, .optimizer = f->optimizer, .momentum = f->momentum };
+    tess_options o = given ? *given : (tess_options){ .struct_size = sizeof o };
     tess *t = NULL;
+    o.optimizer = f->optimizer;
+    o.momentum = f->momentum;
     o.microbatches = f->microbatches;
     assert_int_equal(tess_open(&o, &t), TESS_OK);
     assert_int_equal(tess_scope_add(t, "m", 0, NULL), TESS_OK);
@@ -252,6 +255,33 @@ static void test_load_other__other_microbatches_are_said(void **state) {
     takes(&first, &two, TESS_CHECKPOINT_PARAMS, NULL);
 }
 
+/* Bytes that the program has given at the start are in every checkpoint, and come back by a load. */
+static void test_load_other__common_bytes_of_the_program_come_back(void **state) {
+    (void)state;
+    char mine[7] = "seven 7", other[7] = "", said[1024], path[128];
+    tess_options o = { .struct_size = sizeof o, .common = mine, .common_bytes = sizeof mine };
+    tess *t = NULL;
+    given = &o;
+    save(&first);
+    memset(mine, 0, sizeof mine);
+    t = open_form(&first, 1);
+    assert_int_equal(load(t, TESS_CHECKPOINT_PARAMS, said, sizeof said), TESS_OK);
+    assert_int_equal(mine[0], 0); /* all but parameters begins anew */
+    snprintf(path, sizeof path, "%s/step-000000", dir.path);
+    tess_checkpoint_load_options from = {
+        .struct_size = sizeof from, .path = path, .common = other, .common_bytes = 5
+    };
+    tess_checkpoint_info info = { .struct_size = sizeof info };
+    assert_int_equal(tess_checkpoint_load(t, &from, &info), TESS_OK);
+    assert_int_equal(info.common_bytes, 7);
+    assert_memory_equal(other, "seven\0", 7);
+    assert_int_equal(mine[0], 0);
+    assert_int_equal(load(t, 0, said, sizeof said), TESS_OK);
+    assert_memory_equal(mine, "seven 7", 7);
+    assert_int_equal(tess_close(t), TESS_OK);
+    given = NULL;
+}
+
 int main(void) {
     setenv("TESSERA_LOG", "warning", 1);
     const struct CMUnitTest tests[] = {
@@ -259,6 +289,7 @@ int main(void) {
         cmocka_unit_test(test_load_other__other_dtypes_are_converted),
         cmocka_unit_test(test_load_other__what_is_frozen_since_needs_no_states),
         cmocka_unit_test(test_load_other__other_microbatches_are_said),
+        cmocka_unit_test(test_load_other__common_bytes_of_the_program_come_back),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

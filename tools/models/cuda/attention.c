@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Causal attention by blocks of query rows, for fp32, and for bf16 with heads too large for kernels_attend.h. Only
+/* Causal attention by blocks of query rows, for fp32, and for 16 bits with heads too large for kernels_attend.h. Only
  * one block's scores exist at a time; they are small enough to stay in the GPU's cache. Backward computes them again
  * from the saved log-sum-exp.
  *
@@ -14,7 +14,7 @@ enum { QUERIES = 256 };
 typedef struct { /* state of a call, with the sample and block that it works on */
     const cuda_ops *c;
     const ops_attention_shape *s;
-    const char *x, *y, *dy;  /* tensors of factors: bf16 or fp32 */
+    const char *x, *y, *dy;  /* tensors of factors: of 16 bits or fp32 */
     uint64_t elem;           /* bytes of one element */
     int64_t kv_heads, share; /* share: heads that share keys and values */
     int64_t width, pitch;    /* elements of a row of y, and of a row of x */
@@ -41,8 +41,8 @@ static uint64_t workspace_bytes(const ops_attention_shape *s) {
 void ops_cuda_attention_need(const ops *o, const ops_attention_shape *s, ops_scratch *need) {
     uint64_t scores = ops_align(block_elems(s) * sizeof(float)), half = ops_align(block_elems(s) * sizeof(uint16_t));
     uint64_t wide = ops_align(x_elems(s) * sizeof(float));
-    need->forward_bytes = scores + (o->bf16 ? half : 0) + workspace_bytes(s);
-    need->backward_bytes = 2 * scores + (o->bf16 ? wide + 2 * half : 0) + workspace_bytes(s);
+    need->forward_bytes = scores + (ops_halves(o) ? half : 0) + workspace_bytes(s);
+    need->backward_bytes = 2 * scores + (ops_halves(o) ? wide + 2 * half : 0) + workspace_bytes(s);
 }
 
 static void *cut(char **at, uint64_t bytes) {
@@ -51,18 +51,20 @@ static void *cut(char **at, uint64_t bytes) {
     return p;
 }
 
-/* dy is null in forward. *wide: room for dx in fp32, from which bf16 is rounded. */
+/* dy is null in forward. *wide: room for dx in fp32, from which 16 bits are rounded. */
 static attend prepare(const cuda_ops *c, const ops_attention_shape *s, const void *x, const void *y, const void *dy,
                       char *at, float **wide) {
-    attend a = { .c = c, .s = s, .x = x, .y = y, .dy = dy, .elem = c->base.bf16 ? sizeof(uint16_t) : sizeof(float) };
+    attend a = {
+        .c = c, .s = s, .x = x, .y = y, .dy = dy, .elem = ops_halves(&c->base) ? sizeof(uint16_t) : sizeof(float)
+    };
     a.kv_heads = kv_heads(s), a.share = s->heads / a.kv_heads;
     a.width = (int64_t)s->heads * s->size, a.pitch = a.width + 2 * a.kv_heads * s->size;
     a.scores = cut(&at, block_elems(s) * sizeof(float));
     if (dy)
         a.dp = cut(&at, block_elems(s) * sizeof(float));
-    if (c->base.bf16)
+    if (ops_halves(&c->base))
         a.half_p = cut(&at, block_elems(s) * sizeof(uint16_t));
-    if (c->base.bf16 && dy) {
+    if (ops_halves(&c->base) && dy) {
         a.half_ds = cut(&at, block_elems(s) * sizeof(uint16_t));
         *wide = cut(&at, x_elems(s) * sizeof(float));
     }
@@ -84,7 +86,7 @@ static const void *row_at(const attend *a, const char *y, int64_t n, int64_t row
 /* A product over one head of each share. The next two functions are the strides from share to share, of queries and
  * of scores. */
 static ops_product over_shares(const attend *a) {
-    return (ops_product){ .n = (int32_t)a->kv_heads, .halves = a->c->base.bf16, .alpha = 1 };
+    return (ops_product){ .n = (int32_t)a->kv_heads, .halves = ops_halves(&a->c->base), .alpha = 1 };
 }
 static int64_t heads_step(const attend *a) {
     return a->share * a->s->size;
@@ -113,7 +115,7 @@ static tess_status score(const attend *a, const void *left, int64_t left_pitch, 
     return TESS_OK;
 }
 
-/* out[rows, size] = weights[rows, columns] · keys or values[columns, size]; half: out is bf16. */
+/* out[rows, size] = weights[rows, columns] · keys or values[columns, size]; half: out is of 16 bits. */
 static tess_status collect(const attend *a, const void *weights, const void *right, void *out, int64_t out_pitch,
                            int half) {
     ops_product p = over_shares(a);

@@ -4,10 +4,7 @@
  * the layout of PTX's mma.m16n8k16, so a lane with a wrong element shows there too. */
 #ifndef TESS_MODELS_CUDA_ATTENTION_TILE_H
 #define TESS_MODELS_CUDA_ATTENTION_TILE_H
-#include "kit/formulas.h"
-#if defined(__CUDA_ARCH__)
-#include "ptx.h"
-#endif
+#include "half.h"
 
 #include <stdlib.h>
 
@@ -53,7 +50,7 @@ TESS_FN uint32_t tile_pair(float low, float high) {
 #if defined(__CUDA_ARCH__)
     return ptx_pair(low, high);
 #else
-    return tess_bf16_of_f32(low) | (uint32_t)tess_bf16_of_f32(high) << 16;
+    return ops_pair_of(low, high);
 #endif
 }
 
@@ -65,9 +62,9 @@ TESS_FN float tile_exp2(float x) {
 #endif
 }
 
-/* Returns the value that a store in bf16 and a load would give. */
+/* Returns the value that a store in 16 bits and a load would give. */
 TESS_FN float tile_rounded(float x) {
-    return tess_f32_of_bf16(tess_bf16_of_f32(x));
+    return ops_of_half(ops_half_of(x));
 }
 
 /* Reads four fp32 elements by one load of 16 bytes. */
@@ -123,7 +120,7 @@ TESS_FN void tile_load_b_turned(tile_b *b, const uint16_t *tile, int pitch, int 
 #endif
 }
 
-/* Rounds two neighbouring results to bf16 as a left factor. */
+/* Rounds two neighbouring results to 16 bits as a left factor. */
 TESS_FN void tile_a_of(tile_a *a, const tile_c *left, const tile_c *right) {
     TILE_ALL_LANES(i) {
         a->r[i][0] = tile_pair(left->v[i][0], left->v[i][1]);
@@ -148,10 +145,10 @@ TESS_FN void tile_multiply(tile_c *c, const tile_a *a, const tile_b *b) {
     TILE_EACH_LANE(i, g, t) {
         for (int n = 0; n < 4; n++)
             for (int high = 0; high < 2; high++)
-                left[g + n % 2 * 8][2 * t + high + n / 2 * 8] = tess_f32_of_bf16((uint16_t)(a->r[i][n] >> 16 * high));
+                left[g + n % 2 * 8][2 * t + high + n / 2 * 8] = ops_of_half((uint16_t)(a->r[i][n] >> 16 * high));
         for (int n = 0; n < 2; n++)
             for (int high = 0; high < 2; high++)
-                right[2 * t + high + 8 * n][g] = tess_f32_of_bf16((uint16_t)(b->r[i][n] >> 16 * high));
+                right[2 * t + high + 8 * n][g] = ops_of_half((uint16_t)(b->r[i][n] >> 16 * high));
     }
     TILE_EACH_LANE(i, g, t) {
         for (int n = 0; n < 4; n++) {

@@ -22,14 +22,14 @@ typedef struct {
 } sizes;
 
 static sizes sizes_of(const cuda_ops *c, const ops_conv_shape *s) {
-    uint64_t bytes = c->base.bf16 ? sizeof(uint16_t) : sizeof(float);
+    uint64_t bytes = ops_halves(&c->base) ? sizeof(uint16_t) : sizeof(float);
     sizes z = { .places = (uint64_t)s->batch * (uint64_t)ops_conv_height(s) * (uint64_t)ops_conv_width(s) };
     z.taps = (uint64_t)s->kernel * (uint64_t)s->kernel * (uint64_t)s->channels;
     z.strip = STRIP_BYTES / (z.taps * bytes);
     z.strip = z.strip < 1 ? 1 : z.strip > z.places ? z.places : z.strip;
     z.windows_bytes = ops_align(z.strip * z.taps * bytes);
     z.weights_bytes = ops_align(z.taps * (uint64_t)s->outputs * sizeof(float)); /* room for an fp32 gradient too */
-    z.dy_bytes = c->base.bf16 ? ops_align(z.strip * (uint64_t)s->outputs * bytes) : 0;
+    z.dy_bytes = ops_halves(&c->base) ? ops_align(z.strip * (uint64_t)s->outputs * bytes) : 0;
     z.workspace_bytes = ops_cuda_workspace((int64_t)z.strip, s->outputs, (int64_t)z.taps, 1);
     return z;
 }
@@ -64,7 +64,7 @@ void ops_cuda_conv_destroy(ops_conv *v) {
 static tess_status windows_of(const cuda_ops *c, const ops_conv_shape *s, const float *x, uint64_t first, uint64_t n,
                               uint64_t taps, void *windows) {
     ops_args_windows a = { .x = x, .elems = n * taps, .first_place = first };
-    if (c->base.bf16)
+    if (ops_halves(&c->base))
         a.half = windows;
     else
         a.out = windows;
@@ -81,11 +81,11 @@ static tess_status convolve(const cuda_ops *c, const ops_conv_shape *s, const op
     uint64_t elems = z.taps * (uint64_t)s->outputs;
     OPS_TRY(OPS_LAUNCH(c, turn_weights, ops_blocks_each(elems), .w = w, .out = weights, .elems = elems,
                        .channels = of->channels, .outputs = of->outputs, .kernel = of->kernel, .turned = turned,
-                       .halves = c->base.bf16));
+                       .halves = ops_halves(&c->base)));
     for (uint64_t first = 0; first < z.places; first += z.strip) {
         uint64_t n = z.places - first < z.strip ? z.places - first : z.strip;
         ops_product p = { .rows = (int64_t)n, .columns = s->outputs, .depth = (int64_t)z.taps, .alpha = 1 };
-        p.a = windows, p.b = weights, p.c = y + first * (uint64_t)s->outputs, p.halves = c->base.bf16;
+        p.a = windows, p.b = weights, p.c = y + first * (uint64_t)s->outputs, p.halves = ops_halves(&c->base);
         p.a_pitch = (int64_t)z.taps, p.b_pitch = s->outputs, p.c_pitch = s->outputs;
         OPS_TRY(windows_of(c, s, x, first, n, z.taps, windows));
         OPS_TRY(ops_cuda_product(c, &p, workspace));
@@ -124,11 +124,11 @@ static tess_status weights_backward(const ops_conv *v, const float *x, const flo
         const float *at = dy + first * (uint64_t)s->outputs;
         ops_product p = { .rows = (int64_t)z.taps, .columns = s->outputs, .depth = (int64_t)n, .alpha = 1 };
         p.a = windows, p.a_turned = 1, p.a_pitch = (int64_t)z.taps,
-        p.b = c->base.bf16 ? (void *)half : (void *)(uintptr_t)at;
-        p.b_pitch = s->outputs, p.c = (float *)(void *)d, p.c_pitch = s->outputs, p.halves = c->base.bf16;
+        p.b = ops_halves(&c->base) ? (void *)half : (void *)(uintptr_t)at;
+        p.b_pitch = s->outputs, p.c = (float *)(void *)d, p.c_pitch = s->outputs, p.halves = ops_halves(&c->base);
         p.beta = first > 0;
         OPS_TRY(windows_of(c, s, x, first, n, z.taps, windows));
-        if (c->base.bf16)
+        if (ops_halves(&c->base))
             OPS_TRY(ops_cuda_narrow_in(c, at, (uint16_t *)(void *)half, n * (uint64_t)s->outputs));
         OPS_TRY(ops_cuda_product(c, &p, half + z.dy_bytes));
     }

@@ -114,6 +114,10 @@ typedef struct {
 static inline cuda_ops *cuda_of(const ops *o) {
     return (cuda_ops *)(uintptr_t)o;
 }
+/** The libraries' name for the factors of 16 bits. */
+static inline cudaDataType_t ops_cuda_half_type(const cuda_ops *c) {
+    return c->base.fp16 ? CUDA_R_16F : CUDA_R_16BF;
+}
 /** Makes the context current for this thread's next calls; leave undoes it. TESS_E_INVALID: not started. */
 tess_status ops_cuda_enter(const cuda_ops *);
 void ops_cuda_leave(const cuda_ops *);
@@ -136,7 +140,7 @@ static inline uint64_t ops_blocks_rows(uint64_t rows) {
 /** LAUNCH(c, narrow, blocks, .x = x, …) */
 #define OPS_LAUNCH(c, name, blocks, ...)                                                                               \
     ops_cuda_launch(c, OPS_KERNEL_##name, &(const ops_args_##name){ __VA_ARGS__ }, blocks)
-extern const char *const ops_cuda_kernel_names[OPS_N_KERNELS];
+const char *ops_cuda_kernel_name(const cuda_ops *, int kernel);
 tess_status ops_cuda_failed(const cuda_ops *, CUresult, const char *what);
 #define CU_TRY(c, what, call)                                                                                          \
     do {                                                                                                               \
@@ -159,7 +163,7 @@ typedef struct { /* c[rows, columns] = alpha · a[rows, depth] · b[depth, colum
     void *c;
     int64_t a_pitch, b_pitch, c_pitch; /* elements between rows as stored */
     int32_t a_turned, b_turned;        /* 1: stored as [depth, rows], [columns, depth] */
-    int32_t halves, half_c;            /* halves: a and b are bf16; half_c: c is */
+    int32_t halves, half_c;            /* halves: a and b are of 16 bits; half_c: c is */
     float alpha, beta;
     int64_t a_step, b_step, c_step; /* elements between the products of a batch */
     int32_t n;                      /* products; 0: 1 */

@@ -3,7 +3,7 @@
  * fits into the scratch of convolution.c's products. So the plan is the same with and without cuDNN.
  *
  * The algorithms are deterministic and without TF32. Tensors are NHWC; weights are reordered to [out, k, k, in]. In
- * bf16 cuDNN would round results too, so products compute there, whose results are fp32. */
+ * 16 bits cuDNN would round results too, so products compute there, whose results are fp32. */
 #include "cudnn_ops.h"
 #include "tools/support/say.h"
 
@@ -36,7 +36,7 @@ const ops_cudnn *ops_cudnn_load(void) {
 
 /* Only fp32 uses cuDNN. Without it convolutions are products, and the description of the operators says so. */
 void ops_cudnn_start(cuda_ops *c) {
-    c->dnn = c->base.bf16 ? NULL : ops_cudnn_load();
+    c->dnn = ops_halves(&c->base) ? NULL : ops_cudnn_load();
     if (!c->dnn || c->dnn->cudnnCreate(&c->dnn_handle) != CUDNN_STATUS_SUCCESS) {
         c->dnn_handle = NULL;
         return;

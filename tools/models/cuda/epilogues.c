@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Products in bf16 for which cuBLASLt applies bias, GELU or GELU's gradient before it stores the result. An
+/* Products in bf16 and fp16 for which cuBLASLt applies bias, GELU or GELU's gradient before it stores the result. An
  * algorithm is chosen once per shape, among those that give the same bits each time. */
 #include "cuda_ops.h"
 #include <tessera/tessera.h>
@@ -29,7 +29,7 @@ struct ops_epilogues {
 };
 
 tess_status ops_cuda_epilogues_start(cuda_ops *c) {
-    const ops_cublaslt *lt = c->base.bf16 ? ops_cublaslt_load() : NULL;
+    const ops_cublaslt *lt = ops_halves(&c->base) ? ops_cublaslt_load() : NULL;
     if (!lt)
         return TESS_OK;
     c->epilogues = calloc(1, sizeof *c->epilogues);
@@ -103,16 +103,16 @@ static cublasStatus_t make_product(const ops_cublaslt *lt, product_choice *x, co
 }
 #undef SET
 
-static cublasStatus_t make_layouts(const ops_cublaslt *lt, product_choice *x, const ops_product *p) {
+static cublasStatus_t make_layouts(const ops_cublaslt *lt, product_choice *x, const ops_product *p,
+                                   cudaDataType_t half) {
     uint64_t m = (uint64_t)p->columns, n = (uint64_t)p->rows, k = (uint64_t)p->depth;
     cublasStatus_t s =
-        lt->cublasLtMatrixLayoutCreate(&x->a, CUDA_R_16BF, p->b_turned ? k : m, p->b_turned ? m : k, p->b_pitch);
-    s = s ? s
-          : lt->cublasLtMatrixLayoutCreate(&x->b, CUDA_R_16BF, p->a_turned ? n : k, p->a_turned ? k : n, p->a_pitch);
-    return s ? s : lt->cublasLtMatrixLayoutCreate(&x->c, CUDA_R_16BF, m, n, p->c_pitch);
+        lt->cublasLtMatrixLayoutCreate(&x->a, half, p->b_turned ? k : m, p->b_turned ? m : k, p->b_pitch);
+    s = s ? s : lt->cublasLtMatrixLayoutCreate(&x->b, half, p->a_turned ? n : k, p->a_turned ? k : n, p->a_pitch);
+    return s ? s : lt->cublasLtMatrixLayoutCreate(&x->c, half, m, n, p->c_pitch);
 }
 
-/* Excludes reductions in bf16, and reductions whose order depends on which block finishes first. */
+/* Excludes reductions in 16 bits, and reductions whose order depends on which block finishes first. */
 static cublasStatus_t set_preference(const ops_cublaslt *lt, cublasLtMatmulPreference_t want, uint64_t workspace,
                                      uint32_t align) {
     static const cublasLtMatmulPreferenceAttributes_t pointers[] = { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
@@ -160,7 +160,8 @@ static product_choice *choice_of(const cuda_ops *c, const ops_product *p, const 
         return NULL;
     product_choice *x = &all->choices[all->n++];
     x->of = of;
-    x->usable = !make_product(all->lt, x, p, e) && !make_layouts(all->lt, x, p) && choose_algorithm(c, x, workspace);
+    x->usable = !make_product(all->lt, x, p, e) && !make_layouts(all->lt, x, p, ops_cuda_half_type(c)) &&
+                choose_algorithm(c, x, workspace);
     return x;
 }
 

@@ -3,7 +3,7 @@
 #include "kernels.h"
 
 #define KERNEL_OF(name, phases, doubles, bounds)                                                                       \
-    extern "C" __global__ void __launch_bounds__ bounds tess_ops_##name(const __grid_constant__ ops_args_##name a) {   \
+    extern "C" __global__ void __launch_bounds__ bounds OPS_KERNEL(name)(const __grid_constant__ ops_args_##name a) {  \
         __shared__ __align__(16) double room[doubles];                                                                 \
         _Pragma("unroll") for (int phase = 0; phase < phases; phase++) {                                               \
             if (phase)                                                                                                 \
@@ -18,7 +18,7 @@ OPS_CUDA_KERNELS(KERNEL)
 OPS_CUDA_WIDE_KERNELS(WIDE_KERNEL)
 
 #define ATTEND(name, args, shares)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 1) tess_ops_##name(const __grid_constant__ args a) {    \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 1) OPS_KERNEL(name)(const __grid_constant__ args a) {   \
         __shared__ __align__(16) shares shared;                                                                        \
         body_##name(&a, blockIdx.x, &shared);                                                                          \
     }

@@ -77,7 +77,7 @@
     X(loss_rows, 3)                                                                                                    \
     X(loss_sum, 2)
 
-/* Kernels of attention in bf16: name, arguments, shared memory of a block. A block has TILE_THREADS threads, which
+/* Kernels of attention in 16 bits: name, arguments, shared memory of a block. A block has TILE_THREADS threads, which
  * synchronise within the body. */
 #define OPS_ATTEND_KERNELS_OF(X, size)                                                                                 \
     X(attend_##size, ops_args_attend, attend_shared_##size)                                                            \
@@ -90,5 +90,12 @@
     OPS_ATTEND_KERNELS_OF(X, 128)
 
 /** The name under which a kernel is exported. */
-#define OPS_KERNEL_NAME(name) "tess_ops_" #name
+#if defined(OPS_HALF_F16)
+#define OPS_KERNEL(name) tess_ops_f16_##name
+#else
+#define OPS_KERNEL(name) tess_ops_##name
+#endif
+#define OPS_KERNEL_TEXT(name) #name
+#define OPS_KERNEL_TEXT_OF(name) OPS_KERNEL_TEXT(name)
+#define OPS_KERNEL_NAME(name) OPS_KERNEL_TEXT_OF(OPS_KERNEL(name))
 #endif

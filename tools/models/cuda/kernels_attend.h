@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Causal attention in bf16: one launch forward and one backward, whatever the batch and the heads. A block has 64
+/* Causal attention in 16 bits: one launch forward and one backward, whatever the batch and the heads. A block has 64
  * query rows of one head and walks over the earlier keys. It keeps a running maximum and sum (Dao et al.,
  * "FlashAttention", 2022; Dao, "FlashAttention-2", 2023). Backward has blocks of queries and blocks of keys. Each
  * element has one writer, so the bits do not depend on the order of blocks. Heads may share keys and values. */
@@ -86,7 +86,7 @@ TESS_FN void attend_put(const tile_c *c, const tile_rows *times, uint16_t *to, u
         TILE_UNROLL for (int e = 0; e < 4; e++) {
             int r = row + g + e / 2 * 8, k = column + 2 * t + e % 2;
             if (r < rows && k < size)
-                to[(uint64_t)r * pitch + (uint64_t)k] = tess_bf16_of_f32(c->v[i][e] * times->v[i][e / 2]);
+                to[(uint64_t)r * pitch + (uint64_t)k] = ops_half_of(c->v[i][e] * times->v[i][e / 2]);
         }
     }
 }
@@ -119,7 +119,7 @@ TESS_FN void attend_half_delta(const tile_from *y, const tile_from *dy, int firs
     for (int c = thread % 2 * 8; c < y->size; c += 16) {
         tile_eight(y, first + thread / 2, c, a);
         tile_eight(dy, first + thread / 2, c, b);
-        TILE_UNROLL for (int i = 0; i < 8; i++) sum += tess_f32_of_bf16(a[i]) * tess_f32_of_bf16(b[i]);
+        TILE_UNROLL for (int i = 0; i < 8; i++) sum += ops_of_half(a[i]) * ops_of_half(b[i]);
     }
     half[thread] = sum;
 }

@@ -53,7 +53,7 @@ OPS_BODY(attention_softmax) {
     for (uint64_t c = lane; c < a->columns; c += OPS_LANES) {
         float p = c >= first && c < n ? row[c] * over : 0;
         if (a->half)
-            a->half[r * a->pitch + c] = tess_bf16_of_f32(p);
+            a->half[r * a->pitch + c] = ops_half_of(p);
         else
             row[c] = p;
     }
@@ -69,7 +69,7 @@ typedef struct { /* Scores and dp = dy v^T become p and ds, in place or rounded 
     const int32_t *places;
     uint64_t heads, rows, first, columns, pitch, time, size, window;
     float scale, cap;
-    int32_t half; /* y and dy are bf16 */
+    int32_t half; /* y and dy are of 16 bits */
 } ops_args_attention_slopes;
 OPS_BODY(attention_slopes) {
     OPS_ROW;
@@ -92,8 +92,8 @@ OPS_BODY(attention_slopes) {
         float p = is_seen ? ops_exp(score - lse) : 0;
         float ds = is_seen ? a->scale * p * (a->dp[at + c] - dot) * (1.0f - t * t) : 0;
         if (a->half_p) {
-            a->half_p[at + c] = tess_bf16_of_f32(p);
-            a->half_ds[at + c] = tess_bf16_of_f32(ds);
+            a->half_p[at + c] = ops_half_of(p);
+            a->half_ds[at + c] = ops_half_of(ds);
         } else {
             a->scores[at + c] = p;
             a->dp[at + c] = ds;

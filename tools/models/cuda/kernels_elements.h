@@ -2,6 +2,7 @@
 /* Kernels of single elements, pools and indices (see kernels.h). */
 #ifndef TESS_MODELS_CUDA_KERNELS_ELEMENTS_H
 #define TESS_MODELS_CUDA_KERNELS_ELEMENTS_H
+#include "half.h"
 #include "kernel_body.h"
 
 /* ---- element by element ------------------------------------------------------------------------ */
@@ -13,7 +14,7 @@ typedef struct {
 OPS_BODY(narrow) {
     OPS_ONE_PHASE;
     OPS_LOAD(float, x, a->x, a->elems);
-    OPS_STORE(i, k, a->elems) a->y[i] = tess_bf16_of_f32(x[k]);
+    OPS_STORE(i, k, a->elems) a->y[i] = ops_half_of(x[k]);
 }
 
 typedef struct {
@@ -24,7 +25,7 @@ typedef struct {
 OPS_BODY(widen) {
     OPS_ONE_PHASE;
     OPS_LOAD(uint16_t, x, a->x, a->elems);
-    OPS_STORE(i, k, a->elems) a->y[i] = tess_f32_of_bf16(x[k]);
+    OPS_STORE(i, k, a->elems) a->y[i] = ops_of_half(x[k]);
 }
 
 typedef struct {

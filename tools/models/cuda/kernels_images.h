@@ -2,6 +2,7 @@
 /* Kernels of batch normalisation, and those that turn convolutions into products (see kernels.h). */
 #ifndef TESS_MODELS_CUDA_KERNELS_IMAGES_H
 #define TESS_MODELS_CUDA_KERNELS_IMAGES_H
+#include "half.h"
 #include "kernel_body.h"
 
 /* ---- batch normalisation: sums over chunks of rows, as on the CPU ----------------------------------- */
@@ -161,7 +162,7 @@ OPS_BODY(windows) {
             v = a->x[((image * a->height + row) * a->width + column) * a->channels + (int64_t)ops_mod(tap, c)];
         }
         if (a->half)
-            a->half[i] = tess_bf16_of_f32(v);
+            a->half[i] = ops_half_of(v);
         else
             a->out[i] = v;
     }
@@ -174,7 +175,7 @@ typedef struct {
     void *out;
     uint64_t elems;
     int32_t channels, outputs, kernel, turned;
-    int32_t halves; /* w and out are bf16 */
+    int32_t halves; /* w and out are of 16 bits */
 } ops_args_turn_weights;
 OPS_BODY(turn_weights) {
     uint64_t c = (uint64_t)a->channels, n = (uint64_t)a->outputs, kk = (uint64_t)a->kernel * (uint64_t)a->kernel;

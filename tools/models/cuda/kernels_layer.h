@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The work of a decoder layer except products and attention, each operator in one pass (see kernels.h). A factor is
- * an operand of products: bf16 (`half`) or fp32. Kernels compute in fp32. */
+ * an operand of products: of 16 bits (`half`, half.h) or fp32. Kernels compute in fp32. */
 #ifndef TESS_MODELS_CUDA_KERNELS_LAYER_H
 #define TESS_MODELS_CUDA_KERNELS_LAYER_H
+#include "half.h"
 #include "kernel_body.h"
 
 TESS_FN float ops_get(const void *x, uint64_t i, int32_t half) {
-    return half ? tess_f32_of_bf16(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+    return half ? ops_of_half(((const uint16_t *)x)[i]) : ((const float *)x)[i];
 }
 TESS_FN void ops_put(void *y, uint64_t i, int32_t half, float v) {
     if (half)
-        ((uint16_t *)y)[i] = tess_bf16_of_f32(v);
+        ((uint16_t *)y)[i] = ops_half_of(v);
     else
         ((float *)y)[i] = v;
 }
 /* Returns the value that a store and a load would give. */
 TESS_FN float ops_rounded(float v, int32_t half) {
-    return half ? tess_f32_of_bf16(tess_bf16_of_f32(v)) : v;
+    return half ? ops_of_half(ops_half_of(v)) : v;
 }
 
-/* ---- eight elements: 16 bytes in bf16, twice 16 in fp32 ------------------------------------------ */
+/* ---- eight elements: 16 bytes, twice that in fp32 ------------------------------------------ */
 /* A GPU refuses such an access if the address is not a multiple of 16. The host writes NaN instead, so that tests
  * fail. */
 TESS_FN int ops_refuses(const void *at, int vector, uint64_t n) {
@@ -33,10 +34,10 @@ TESS_FN void ops_get_eight(const void *x, uint64_t i, uint64_t n, int32_t half, 
 #if defined(__CUDA_ARCH__)
     if (vector && n >= 8 && half) {
         uint4 w = *(const uint4 *)ops_place(x, i, 1);
-        v[0] = tess_f32_of_bits(w.x << 16), v[1] = tess_f32_of_bits(w.x & 0xffff0000u);
-        v[2] = tess_f32_of_bits(w.y << 16), v[3] = tess_f32_of_bits(w.y & 0xffff0000u);
-        v[4] = tess_f32_of_bits(w.z << 16), v[5] = tess_f32_of_bits(w.z & 0xffff0000u);
-        v[6] = tess_f32_of_bits(w.w << 16), v[7] = tess_f32_of_bits(w.w & 0xffff0000u);
+        v[0] = ops_low(w.x), v[1] = ops_high(w.x);
+        v[2] = ops_low(w.y), v[3] = ops_high(w.y);
+        v[4] = ops_low(w.z), v[5] = ops_high(w.z);
+        v[6] = ops_low(w.w), v[7] = ops_high(w.w);
         return;
     }
     if (vector && n >= 8) {
@@ -56,8 +57,8 @@ TESS_FN void ops_get_four(const void *x, uint64_t i, uint64_t n, int32_t half, i
 #if defined(__CUDA_ARCH__)
     if (vector && n >= 4 && half) {
         uint2 w = *(const uint2 *)ops_place(x, i, 1);
-        v[0] = tess_f32_of_bits(w.x << 16), v[1] = tess_f32_of_bits(w.x & 0xffff0000u);
-        v[2] = tess_f32_of_bits(w.y << 16), v[3] = tess_f32_of_bits(w.y & 0xffff0000u);
+        v[0] = ops_low(w.x), v[1] = ops_high(w.x);
+        v[2] = ops_low(w.y), v[3] = ops_high(w.y);
         return;
     }
     if (vector && n >= 4) {
@@ -74,10 +75,8 @@ TESS_FN void ops_get_four(const void *x, uint64_t i, uint64_t n, int32_t half, i
 TESS_FN void ops_put_eight(void *y, uint64_t i, uint64_t n, int32_t half, int vector, const float *v) {
 #if defined(__CUDA_ARCH__)
     if (vector && n >= 8 && half) {
-        uint4 w = { tess_bf16_of_f32(v[0]) | (uint32_t)tess_bf16_of_f32(v[1]) << 16,
-                    tess_bf16_of_f32(v[2]) | (uint32_t)tess_bf16_of_f32(v[3]) << 16,
-                    tess_bf16_of_f32(v[4]) | (uint32_t)tess_bf16_of_f32(v[5]) << 16,
-                    tess_bf16_of_f32(v[6]) | (uint32_t)tess_bf16_of_f32(v[7]) << 16 };
+        uint4 w = { ops_pair_of(v[0], v[1]), ops_pair_of(v[2], v[3]), ops_pair_of(v[4], v[5]),
+                    ops_pair_of(v[6], v[7]) };
         *(uint4 *)(uintptr_t)ops_place(y, i, 1) = w;
         return;
     }

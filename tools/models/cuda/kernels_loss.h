@@ -23,7 +23,7 @@ typedef struct {
     float *stats;                       /* per row the maximum and 1 / the sum; null: not written */
     void *slopes;                       /* null: not written */
     uint64_t rows, all, classes, pitch; /* rows: the first of `all`, which count */
-    float mean, over_cap;               /* over_cap: 1 / the cap of logits; 0: no cap */
+    float mean, scale, over_cap;        /* scale: of the loss; over_cap: 1 / the cap of logits; 0: no cap */
     const double *divisor;              /* may be null */
     int32_t half;
     uint32_t tile_rows;
@@ -32,7 +32,7 @@ typedef ops_args_loss ops_args_loss_tile, ops_args_loss_rows, ops_args_loss_slop
 
 /* Writes the gradient of eight logits of row r, from column c on. */
 TESS_FN void ops_loss_slopes(const ops_args_loss *a, uint64_t r, uint64_t c, const float *x, float most, float over) {
-    float d[8], mean = a->divisor && *a->divisor > 0 ? (float)(1.0 / *a->divisor) : a->mean;
+    float d[8], mean = (a->divisor && *a->divisor > 0 ? (float)(1.0 / *a->divisor) : a->mean) * a->scale;
     int32_t label = r < a->rows ? a->labels[r] : -1;
     for (uint64_t k = 0; k < 8; k++) {
         float t = a->over_cap > 0 ? x[k] * a->over_cap : 0, hit = c + k == (uint64_t)label ? 1.0f : 0.0f;

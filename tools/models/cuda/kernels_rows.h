@@ -129,7 +129,7 @@ typedef struct {
     const int32_t *labels;
     float *dlogits;
     uint64_t elems, classes, count;
-    float over; /* 1 / count */
+    float over; /* scale / count */
 } ops_args_cross_entropy_backward;
 OPS_BODY(cross_entropy_backward) {
     OPS_ONE_PHASE;
@@ -172,7 +172,7 @@ OPS_BODY(sum_loss_backward) {
     for (uint64_t i = 0; a->squared && i < a->elems; i++)
         sum += (double)a->x[i];
     OPS_FOR_EACH(i, a->all)
-        a->dx[i] = i >= a->elems ? 0 : a->squared ? (float)(2 * sum) : a->scale;
+        a->dx[i] = i >= a->elems ? 0 : a->squared ? (float)(2 * sum) * a->scale : a->scale;
 }
 
 #endif

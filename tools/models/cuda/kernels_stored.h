@@ -6,6 +6,11 @@
 #include "tools/models/stored_formulas.h"
 
 enum { OPS_STORED_F32, OPS_STORED_BF16, OPS_STORED_F16, OPS_STORED_INT8, OPS_STORED_NF4, OPS_STORED_BLOCK = 64 };
+#if defined(OPS_HALF_F16)
+enum { OPS_STORED_HALF = OPS_STORED_F16 };
+#else
+enum { OPS_STORED_HALF = OPS_STORED_BF16 };
+#endif
 typedef struct { /* y[row] = the matrix's row ids[row]; without ids, its row `row` */
     const void *from;
     const int32_t *ids; /* null: none */
@@ -31,11 +36,17 @@ TESS_FN const uint8_t *ops_block_of(const ops_args_stored *a, uint64_t i) {
     return (const uint8_t *)a->from + i / OPS_STORED_BLOCK * bytes;
 }
 
+/* bf16 or fp16, whatever products read. */
+TESS_FN float ops_get_narrow(const ops_args_stored *a, uint64_t i) {
+    const uint16_t h = ((const uint16_t *)a->from)[i];
+    return a->kind == OPS_STORED_F16 ? tess_f32_of_f16(h) : tess_f32_of_bf16(h);
+}
+
 TESS_FN float ops_get_stored(const ops_args_stored *a, uint64_t i) {
-    if (a->kind < OPS_STORED_F16)
-        return ops_get(a->from, i, a->kind == OPS_STORED_BF16);
-    if (a->kind == OPS_STORED_F16)
-        return tess_f32_of_f16(((const uint16_t *)a->from)[i]);
+    if (a->kind == OPS_STORED_F32)
+        return ((const float *)a->from)[i];
+    if (a->kind < OPS_STORED_INT8)
+        return ops_get_narrow(a, i);
     const uint8_t *block = ops_block_of(a, i), *codes = block + 4;
     uint64_t at = i % OPS_STORED_BLOCK;
     uint32_t bits = block[0] | (uint32_t)block[1] << 8 | (uint32_t)block[2] << 16 | (uint32_t)block[3] << 24;
@@ -46,13 +57,13 @@ TESS_FN float ops_get_stored(const ops_args_stored *a, uint64_t i) {
 
 /* Reads eight elements, which lie in one block. */
 TESS_FN void ops_get_eight_stored(const ops_args_stored *a, uint64_t i, float *v) {
-    if (a->kind < OPS_STORED_F16) {
-        ops_get_eight(a->from, i, 8, a->kind == OPS_STORED_BF16, 1, v);
+    if (a->kind == OPS_STORED_F32 || a->kind == OPS_STORED_HALF) {
+        ops_get_eight(a->from, i, 8, a->kind == OPS_STORED_HALF, 1, v);
         return;
     }
-    if (a->kind == OPS_STORED_F16) {
+    if (a->kind < OPS_STORED_INT8) {
         for (int k = 0; k < 8; k++)
-            v[k] = tess_f32_of_f16(((const uint16_t *)a->from)[i + (uint64_t)k]);
+            v[k] = ops_get_narrow(a, i + (uint64_t)k);
         return;
     }
     int nf4 = a->kind == OPS_STORED_NF4;

@@ -20,16 +20,16 @@ static tess_status add_bias(const cuda_ops *c, const ops_factors *f, const void 
     uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns;
     int32_t vector = ((uintptr_t)x | (uintptr_t)bias | (uintptr_t)before | (uintptr_t)y) % 16 == 0;
     return OPS_LAUNCH(c, bias, ops_blocks_eights(elems), .x = x, .bias = bias, .before = before, .y = y, .elems = elems,
-                      .width = (uint64_t)f->columns, .half = c->base.bf16, .gelu = gelu, .vector = vector);
+                      .width = (uint64_t)f->columns, .half = ops_halves(&c->base), .gelu = gelu, .vector = vector);
 }
 
 static tess_status gelu_slopes(const cuda_ops *c, const void *x, const void *dy, void *dx, void *y, uint64_t elems) {
     return OPS_LAUNCH(c, gelu_slopes, ops_blocks_eights(elems), .x = x, .dy = dy, .dx = dx, .y = y, .elems = elems,
-                      .half = c->base.bf16);
+                      .half = ops_halves(&c->base));
 }
 static tess_status layer_gelu(ops *o, const void *x, void *y, uint64_t elems) {
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), bias, ops_blocks_eights(elems), .x = x, .y = y, .elems = elems,
-                                      .width = elems, .half = o->bf16, .gelu = 1, .vector = 1));
+                                      .width = elems, .half = ops_halves(o), .gelu = 1, .vector = 1));
 }
 static tess_status layer_gelu_backward(ops *o, const void *x, const void *dy, void *dx, void *y, uint64_t elems) {
     OPS_INSIDE(cuda_of(o), gelu_slopes(cuda_of(o), x, dy, dx, y, elems));
@@ -50,14 +50,14 @@ static tess_status product(const cuda_ops *c, const ops_factors *f, void *worksp
     p.a_turned = f->turn_a, p.a_pitch = f->a_pitch ? f->a_pitch : f->turn_a ? f->rows : f->depth;
     p.b_turned = f->turn_b, p.b_pitch = f->turn_b ? f->depth : f->columns;
     p.c_pitch = f->y_pitch ? f->y_pitch : f->columns, p.alpha = f->times > 0 ? f->times : 1, p.beta = f->add ? 1 : 0;
-    p.halves = c->base.bf16, p.half_c = c->base.bf16 && !f->wide;
+    p.halves = ops_halves(&c->base), p.half_c = ops_halves(&c->base) && !f->wide;
     if (!f->bias && !f->through)
         return ops_cuda_product(c, &p, workspace);
     if (p.c_pitch != f->columns) {
         OPS_TRY(ops_cuda_product(c, &p, workspace));
         return OPS_LAUNCH(c, bias, ops_blocks_eights((uint64_t)(f->rows * f->columns)), .x = f->y, .bias = f->bias,
                           .y = f->y, .elems = (uint64_t)(f->rows * f->columns), .width = (uint64_t)f->columns,
-                          .pitch = (uint64_t)p.c_pitch, .half = c->base.bf16);
+                          .pitch = (uint64_t)p.c_pitch, .half = ops_halves(&c->base));
     }
     OPS_TRY(ops_cuda_product_with(c, &p, &e, workspace, &done));
     if (done)
@@ -74,7 +74,7 @@ static tess_status widen_stored(const cuda_ops *c, const ops_stored *s) {
     uint64_t elems = s->rows * s->width;
     uintptr_t odd = (uintptr_t)s->y % 16 | (uintptr_t)s->from % (stored_in_blocks(s->kind) ? 4 : 16);
     return OPS_LAUNCH(c, stored, ops_blocks_eights(elems), .from = s->from, .ids = s->ids, .y = s->y, .elems = elems,
-                      .width = s->width, .kind = s->kind, .half = c->base.bf16,
+                      .width = s->width, .kind = s->kind, .half = ops_halves(&c->base),
                       .vector = ops_is_vector(s->width) && !odd);
 }
 static tess_status layer_widen_stored(ops *o, const ops_stored *s) {
@@ -91,7 +91,7 @@ static ops_cuda_mask mask_of(const ops_rows *of, const ops_dropout *d) {
 
 /* Returns how many rows a block keeps. 0: rows are too long, so the kernel that reads them several times runs. */
 static uint32_t tile_rows_of(const ops *o, uint64_t width, uint64_t arrays) {
-    return ops_is_vector(width) ? ops_tile_rows(width, arrays * (o->bf16 ? sizeof(uint16_t) : sizeof(float))) : 0;
+    return ops_is_vector(width) ? ops_tile_rows(width, arrays * (ops_halves(o) ? sizeof(uint16_t) : sizeof(float))) : 0;
 }
 static uint64_t row_blocks(uint64_t rows, uint32_t tile_rows) {
     return tile_rows ? (rows + tile_rows - 1) / tile_rows : ops_blocks_rows(rows);
@@ -100,7 +100,7 @@ static uint64_t row_blocks(uint64_t rows, uint32_t tile_rows) {
 static tess_status layer_norm(ops *o, const ops_norm *n) {
     ops_args_norm a = { .x = n->x, .add = n->add, .add_bias = n->add_bias, .next_bias = n->next_bias, .w = n->w };
     a.b = n->b, a.sum = n->sum, a.next = n->next, a.y = n->y, a.stats = n->stats, a.rows = n->of.rows;
-    a.width = n->of.width, a.mask = mask_of(&n->of, n->drop), a.half = o->bf16;
+    a.width = n->of.width, a.mask = mask_of(&n->of, n->drop), a.half = ops_halves(o);
     a.eps = n->eps > 0 ? n->eps : 1e-5, a.about_zero = n->about_zero, a.one_more = n->one_more;
     a.tile_rows = tile_rows_of(o, a.width, 1);
     OPS_INSIDE(cuda_of(o), ops_cuda_launch(cuda_of(o), a.tile_rows ? OPS_KERNEL_norm_tile : OPS_KERNEL_norm, &a,
@@ -110,7 +110,7 @@ static tess_status layer_norm(ops *o, const ops_norm *n) {
 static ops_args_norm_slopes slopes_args(const ops *o, const ops_norm_backward *n) {
     ops_args_norm_slopes a = { .x = n->x, .w = n->w, .b = n->b, .dy = n->dy, .add = n->add, .stats = n->stats };
     a.dx = n->dx, a.masked = n->masked, a.normal = n->normal, a.rows = n->of.rows, a.width = n->of.width;
-    a.mask = mask_of(&n->of, n->drop), a.half = o->bf16, a.about_zero = n->about_zero;
+    a.mask = mask_of(&n->of, n->drop), a.half = ops_halves(o), a.about_zero = n->about_zero;
     a.one_more = n->one_more;
     a.tile_rows = tile_rows_of(o, a.width, 2);
     return a;
@@ -132,7 +132,7 @@ static tess_status layer_mask(ops *o, const ops_rows *of, const ops_dropout *d, 
         return TESS_OK;
     *out = y;
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), mask, ops_blocks_eights(elems), .x = x, .y = y, .elems = elems,
-                                      .mask = mask_of(of, d), .half = o->bf16));
+                                      .mask = mask_of(of, d), .half = ops_halves(o)));
 }
 
 /* ---- rotary positions and SwiGLU ---------------------------------------------------------------------- */
@@ -140,7 +140,7 @@ static tess_status rotate(const cuda_ops *c, const ops_rotation *n) {
     uint64_t groups = ((uint64_t)n->heads + OPS_ROTATE_HEADS - 1) / OPS_ROTATE_HEADS;
     ops_args_rotate a = { .x = n->x, .rows = n->of.rows, .time = n->of.time, .pitch = n->of.width };
     a.first = n->first, a.heads = (uint32_t)n->heads, a.pairs = (uint32_t)n->pairs, a.back = (uint32_t)n->back;
-    a.half = c->base.bf16, a.table = n->first ? NULL : n->table, a.scale = n->scale > 0 ? n->scale : 1;
+    a.half = ops_halves(&c->base), a.table = n->first ? NULL : n->table, a.scale = n->scale > 0 ? n->scale : 1;
     memcpy(a.turns, n->turns, (size_t)n->pairs * sizeof *a.turns);
     return ops_cuda_launch(c, OPS_KERNEL_rotate, &a, ops_blocks_threads(n->of.rows * groups * ((a.pairs + 7) / 8)));
 }
@@ -156,12 +156,13 @@ static uint64_t blocks_of_rows(uint64_t rows, uint64_t width) {
 }
 static tess_status layer_swiglu(ops *o, const void *x, void *y, uint64_t rows, uint64_t width, int32_t gelu) {
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), swiglu, blocks_of_rows(rows, width), .x = x, .y = y, .rows = rows,
-                                      .width = width, .half = o->bf16, .gelu = gelu));
+                                      .width = width, .half = ops_halves(o), .gelu = gelu));
 }
 static tess_status layer_swiglu_backward(ops *o, const void *x, const void *dy, void *dx, void *y, uint64_t rows,
                                          uint64_t width, int32_t gelu) {
-    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), swiglu_slopes, blocks_of_rows(rows, width), .x = x, .dy = dy,
-                                      .dx = dx, .y = y, .rows = rows, .width = width, .half = o->bf16, .gelu = gelu));
+    OPS_INSIDE(cuda_of(o),
+               OPS_LAUNCH(cuda_of(o), swiglu_slopes, blocks_of_rows(rows, width), .x = x, .dy = dy, .dx = dx, .y = y,
+                          .rows = rows, .width = width, .half = ops_halves(o), .gelu = gelu));
 }
 
 /* ---- sums over columns --------------------------------------------------------------------------- */
@@ -185,7 +186,7 @@ static void add_job(ops_args_columns *a, const ops_columns *j) {
 
 static ops_args_columns columns_args(const ops *o, const ops_columns *columns, int32_t n, uint64_t rows, int32_t add,
                                      void *scratch) {
-    ops_args_columns a = { .sums = scratch, .rows = rows, .half = o->bf16, .add = add };
+    ops_args_columns a = { .sums = scratch, .rows = rows, .half = ops_halves(o), .add = add };
     for (int32_t i = 0; i < n; i++)
         add_job(&a, &columns[i]);
     return a;
@@ -206,7 +207,7 @@ static tess_status layer_columns(ops *o, const ops_columns *columns, int32_t n, 
 static ops_args_head_norm heads_args(const ops *o, const ops_head_norm *n) {
     ops_args_head_norm a = { .x = n->x, .kept = n->kept, .query_w = n->query_w, .key_w = n->key_w, .stats = n->stats };
     a.rows = n->of.rows, a.pitch = n->of.width, a.heads = (uint32_t)n->heads, a.kv_heads = (uint32_t)n->kv_heads;
-    a.size = (uint32_t)n->size, a.half = o->bf16, a.one_more = n->one_more, a.eps = n->eps > 0 ? n->eps : 1e-5;
+    a.size = (uint32_t)n->size, a.half = ops_halves(o), a.one_more = n->one_more, a.eps = n->eps > 0 ? n->eps : 1e-5;
     return a;
 }
 static uint64_t head_blocks(const ops_args_head_norm *a) {
@@ -221,7 +222,7 @@ static tess_status layer_head_norm(ops *o, const ops_head_norm *n) {
 static tess_status head_gains(const cuda_ops *c, const ops_head_norm *n, int is_key, float *dw, int32_t add,
                               void *scratch) {
     uint64_t heads = (uint64_t)(is_key ? n->kv_heads : n->heads), before = is_key ? (uint64_t)n->heads : 0;
-    uint64_t size = (uint64_t)n->size, elem = c->base.bf16 ? sizeof(uint16_t) : sizeof(float);
+    uint64_t size = (uint64_t)n->size, elem = ops_halves(&c->base) ? sizeof(uint16_t) : sizeof(float);
     ops_columns of = { .dw = dw, .width = size, .group = heads, .pitch = n->of.width };
     of.x_pitch = (uint64_t)(n->heads + n->kv_heads) * size;
     of.x = (char *)n->kept + before * size * elem, of.dy = (char *)n->x + before * size * elem;
@@ -258,7 +259,7 @@ static tess_status layer_norm_backward_columns(ops *o, const ops_norm_backward *
 
 /* ---- attention --------------------------------------------------------------------------------- */
 static int is_fused(const ops *o, const ops_attention_shape *s) {
-    return o->bf16 && s->size <= ATTEND_MOST && !s->packs;
+    return ops_halves(o) && s->size <= ATTEND_MOST && !s->packs;
 }
 static int32_t kv_heads(const ops_attention_shape *s) {
     return s->kv_heads ? s->kv_heads : s->heads;
@@ -335,7 +336,7 @@ static tess_status layer_embed(ops *o, const ops_rows *of, const int32_t *ids, c
     uint64_t elems = of->rows * of->width;
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), embed, ops_blocks_eights(elems), .ids = ids, .table = table,
                                       .places = places, .position = position, .y = y, .elems = elems,
-                                      .mask = mask_of(of, d), .scale = scale > 0 ? scale : 1, .half = o->bf16));
+                                      .mask = mask_of(of, d), .scale = scale > 0 ? scale : 1, .half = ops_halves(o)));
 }
 
 static uint64_t embed_backward_need(uint64_t rows) {
@@ -353,8 +354,8 @@ static tess_status embed_backward(const cuda_ops *c, const ops_rows *of, const i
     uint64_t threads = of->width / ops_columns_of_thread(of->width);
     return OPS_LAUNCH(c, embed_slopes, ops_blocks_threads((of->rows + of->time) * threads), .order = order,
                       .sorted = sorted, .dy = dy, .dtable = dtable, .dposition = dposition, .rows = of->rows,
-                      .time = of->time, .width = of->width, .scale = scale > 0 ? scale : 1, .half = c->base.bf16,
-                      .add_position = add);
+                      .time = of->time, .width = of->width, .scale = scale > 0 ? scale : 1,
+                      .half = ops_halves(&c->base), .add_position = add);
 }
 static tess_status layer_embed_backward(ops *o, const ops_rows *of, const int32_t *ids, const void *dy, float scale,
                                         float *dtable, float *dposition, int32_t add, void *scratch) {
@@ -383,7 +384,8 @@ static ops_args_loss loss_args(const ops *o, const ops_row_loss *l) {
     ops_args_loss a = { .logits = l->logits, .labels = l->labels, .slopes = l->dlogits, .stats = l->stats };
     a.losses = l->losses ? (ops_cuda_row_loss *)l->losses + l->first : NULL;
     a.rows = l->count, a.all = l->rows, a.classes = l->classes, a.pitch = l->pitch, a.mean = l->mean;
-    a.half = o->bf16, a.over_cap = l->cap > 0 ? 1 / l->cap : 0;
+    a.scale = l->scale > 0 ? l->scale : 1;
+    a.half = ops_halves(o), a.over_cap = l->cap > 0 ? 1 / l->cap : 0;
     a.divisor = l->divisor;
     return a;
 }

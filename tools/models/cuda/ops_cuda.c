@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const unsigned char tess_ops_kernels[]; /* the compiled kernels.cu */
+extern const unsigned char tess_ops_kernels[], tess_ops_kernels_f16[]; /* the compiled kernels.cu and kernels_f16.cu */
 /* ---- the context ------------------------------------------------------------------------------- */
 static tess_status cuda_create(const ops_options *options, ops **out) {
     cuda_ops *c = calloc(1, sizeof *c);
@@ -19,6 +19,7 @@ static tess_status cuda_create(const ops_options *options, ops **out) {
     c->base.t = &ops_cuda;
     c->base.threads = 1;
     c->base.bf16 = options && options->bf16;
+    c->base.fp16 = options && options->fp16;
     *out = &c->base;
     return TESS_OK;
 }
@@ -40,12 +41,13 @@ static tess_status start_inside(cuda_ops *c) {
         CU_TRY(c, "making a stream", c->d->cuStreamCreateWithPriority(&c->own, CU_STREAM_NON_BLOCKING, 0));
     c->stream = c->stream ? c->stream : c->own;
     char why[240];
-    CUresult r = tess_cuda_load_module(c->d, c->device, tess_ops_kernels, &c->module, why, sizeof why);
+    const unsigned char *image = c->base.fp16 ? tess_ops_kernels_f16 : tess_ops_kernels;
+    CUresult r = tess_cuda_load_module(c->d, c->device, image, &c->module, why, sizeof why);
     if (r != CUDA_SUCCESS)
         return tess_fail(tess_cuda_status(r), "operators cuda: %s", why);
     for (int i = 0; i < OPS_N_KERNELS; i++)
-        CU_TRY(c, ops_cuda_kernel_names[i],
-               c->d->cuModuleGetFunction(&c->kernels[i], c->module, ops_cuda_kernel_names[i]));
+        CU_TRY(c, ops_cuda_kernel_name(c, i),
+               c->d->cuModuleGetFunction(&c->kernels[i], c->module, ops_cuda_kernel_name(c, i)));
     ops_cudnn_start(c);
     OPS_TRY(ops_cuda_epilogues_start(c));
     return start_cublas(c);
@@ -93,7 +95,7 @@ static void cuda_destroy(ops *o) {
 
 static void cuda_describe(const ops *o, char *out, size_t bytes) {
     const cuda_ops *c = cuda_of(o);
-    const char *halves = o->bf16 ? ", bf16 products with fp32 sums" : "";
+    const char *halves = o->fp16 ? ", fp16 products with fp32 sums" : o->bf16 ? ", bf16 products with fp32 sums" : "";
     char dnn[32] = "";
     int version = 0;
     ops_cudnn_describe(c, dnn, sizeof dnn);
@@ -283,8 +285,8 @@ static tess_status cuda_cross_entropy(ops *o, float *logits, const int32_t *labe
     OPS_INSIDE(cuda_of(o), cross_entropy(cuda_of(o), logits, labels, classes, count, out, scratch));
 }
 static tess_status cuda_cross_entropy_backward(ops *o, const float *probabilities, const int32_t *labels, uint64_t rows,
-                                               uint64_t classes, uint64_t count, float *dlogits) {
-    float over = count ? (float)(1.0 / (double)count) : 0;
+                                               uint64_t classes, uint64_t count, float scale, float *dlogits) {
+    float over = count ? (float)((double)scale / (double)count) : 0;
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), cross_entropy_backward, ops_blocks_each(rows * classes),
                                       .probabilities = probabilities, .labels = labels, .dlogits = dlogits,
                                       .elems = rows * classes, .classes = classes, .count = count, .over = over));

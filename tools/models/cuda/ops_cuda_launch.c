@@ -5,14 +5,17 @@
 #include <limits.h>
 #include <tessera/tessera.h>
 
-const char *const ops_cuda_kernel_names[] = {
-#define NAME(name, phases) OPS_KERNEL_NAME(name),
-    OPS_CUDA_KERNELS(NAME) OPS_CUDA_WIDE_KERNELS(NAME)
+const char *ops_cuda_kernel_name(const cuda_ops *c, int kernel) {
+    static const char *const names[][2] = {
+#define NAME(name, phases) { "tess_ops_" #name, "tess_ops_f16_" #name },
+        OPS_CUDA_KERNELS(NAME) OPS_CUDA_WIDE_KERNELS(NAME)
 #undef NAME
-#define NAME(name, args, shares) OPS_KERNEL_NAME(name),
-        OPS_ATTEND_KERNELS(NAME)
+#define NAME(name, args, shares) { "tess_ops_" #name, "tess_ops_f16_" #name },
+            OPS_ATTEND_KERNELS(NAME)
 #undef NAME
-};
+    };
+    return names[kernel][c->base.fp16 != 0];
+}
 
 tess_status ops_cuda_failed(const cuda_ops *c, CUresult r, const char *what) {
     (void)c;
@@ -38,8 +41,8 @@ tess_status ops_cuda_launch(const cuda_ops *c, int kernel, const void *args, uin
         return TESS_OK;
     if (blocks > INT_MAX)
         return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: %s of %llu blocks: at most %d are possible",
-                         ops_cuda_kernel_names[kernel], (unsigned long long)blocks, INT_MAX);
-    CU_TRY(c, ops_cuda_kernel_names[kernel],
+                         ops_cuda_kernel_name(c, kernel), (unsigned long long)blocks, INT_MAX);
+    CU_TRY(c, ops_cuda_kernel_name(c, kernel),
            c->d->cuLaunchKernel(c->kernels[kernel], (unsigned)blocks, 1, 1, threads, 1, 1, 0, c->stream, params, NULL));
     return TESS_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Products of matrices by cuBLAS, and the linear operator. Factors are fp32, or bf16 with fp32 sums and results.
+/* Products of matrices by cuBLAS, and the linear operator. Factors are fp32, or of 16 bits with fp32 sums and results.
  *
  * The workspace is part of the caller's scratch, so cuBLAS allocates none. Its size depends only on the product's
  * size, so a plan needs no GPU. One handle, one stream and one workspace give the same bits each time. */
@@ -38,7 +38,8 @@ tess_status ops_cuda_product_failed(const cuda_ops *c, cublasStatus_t status, co
 /* cuBLAS is column-major. So the factors are exchanged and read as their transposes. */
 tess_status ops_cuda_product(const cuda_ops *c, const ops_product *p, void *workspace) {
     cublasOperation_t a = p->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cudaDataType_t dtype = p->halves ? CUDA_R_16BF : CUDA_R_32F, out = p->half_c ? CUDA_R_16BF : CUDA_R_32F;
+    cudaDataType_t half = ops_cuda_half_type(c), dtype = p->halves ? half : CUDA_R_32F;
+    cudaDataType_t out = p->half_c ? half : CUDA_R_32F;
     int m = (int)p->columns, n = (int)p->rows, k = (int)p->depth;
     int64_t times = p->n ? p->n : 1;
     ops_room room = ops_cuda_room(p, workspace);
@@ -76,8 +77,8 @@ tess_status ops_cuda_linear_create(ops *o, const ops_linear_shape *s, ops_linear
         return tess_fail(TESS_E_NOMEM, "out of memory for a linear operator");
     *l = (ops_linear){ cuda_of(o), *s };
     uint64_t workspace = ops_cuda_workspace(s->rows, s->inputs, s->outputs, 1);
-    need->forward_bytes = workspace + (o->bf16 ? half_bytes(x_elems(s)) : 0);
-    need->backward_bytes = workspace + (o->bf16 ? half_bytes(x_elems(s)) + half_bytes(y_elems(s)) : 0);
+    need->forward_bytes = workspace + (ops_halves(o) ? half_bytes(x_elems(s)) : 0);
+    need->backward_bytes = workspace + (ops_halves(o) ? half_bytes(x_elems(s)) + half_bytes(y_elems(s)) : 0);
     *out = l;
     return TESS_OK;
 }
@@ -86,11 +87,12 @@ void ops_cuda_linear_destroy(ops_linear *l) {
     free(l);
 }
 
-/* Returns x as the products read it: x itself, or bf16 at the start of *scratch, which then points behind it. */
+/* Returns x as the products read it: x itself, or 16 bits each at the start of *scratch, which then points behind it.
+ */
 static tess_status factor(const cuda_ops *c, const float *x, uint64_t elems, void **scratch, const void **out) {
     uint16_t *half = *scratch;
-    *out = c->base.bf16 ? (const void *)half : x;
-    if (!c->base.bf16)
+    *out = ops_halves(&c->base) ? (const void *)half : x;
+    if (!ops_halves(&c->base))
         return TESS_OK;
     *scratch = (char *)half + half_bytes(elems);
     return ops_cuda_narrow_in(c, x, half, elems);
@@ -102,7 +104,8 @@ static tess_status forward(const ops_linear *l, const float *x, const void *w, c
     const void *in;
     OPS_TRY(factor(l->c, x, x_elems(s), &scratch, &in));
     ops_product p = { .rows = s->rows, .columns = s->outputs, .depth = s->inputs, .a = in, .b = w, .c = y, .alpha = 1 };
-    p.a_pitch = s->inputs, p.b_pitch = s->inputs, p.b_turned = 1, p.c_pitch = s->outputs, p.halves = l->c->base.bf16;
+    p.a_pitch = s->inputs, p.b_pitch = s->inputs, p.b_turned = 1, p.c_pitch = s->outputs,
+    p.halves = ops_halves(&l->c->base);
     OPS_TRY(ops_cuda_product(l->c, &p, scratch));
     if (!b && !s->relu)
         return TESS_OK;
@@ -122,7 +125,9 @@ static tess_status backward(const ops_linear *l, const float *x, const void *w, 
     OPS_TRY(factor(l->c, dy, y_elems(s), &scratch, &in_dy));
     if (dw)
         OPS_TRY(factor(l->c, x, x_elems(s), &scratch, &in_x));
-    ops_product p = { .alpha = 1, .halves = l->c->base.bf16, .a = in_dy, .a_pitch = s->outputs, .c_pitch = s->inputs };
+    ops_product p = {
+        .alpha = 1, .halves = ops_halves(&l->c->base), .a = in_dy, .a_pitch = s->outputs, .c_pitch = s->inputs
+    };
     p.rows = s->rows, p.columns = s->inputs, p.depth = s->outputs, p.b = w, p.b_pitch = s->inputs, p.c = dx;
     if (dx)
         OPS_TRY(ops_cuda_product(l->c, &p, scratch));

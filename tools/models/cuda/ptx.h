@@ -4,10 +4,26 @@
 #define TESS_MODELS_CUDA_PTX_H
 #include "kit/formulas.h"
 
+#if defined(OPS_HALF_F16)
+#define PTX_HALF "f16"
+#else
+#define PTX_HALF "bf16"
+#endif
+
 TESS_FN uint32_t ptx_pair(float low, float high) {
     uint32_t pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    asm("cvt.rn." PTX_HALF "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
+}
+TESS_FN uint16_t ptx_f16_of(float x) {
+    uint16_t h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+TESS_FN float ptx_of_f16(uint16_t h) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
 }
 
 TESS_FN float ptx_exp2(float x) {
@@ -25,7 +41,8 @@ TESS_FN void ptx_read_turned(uint32_t *r, const uint16_t *row) {
 
 /* c += a · b; each lane holds its fragments */
 TESS_FN void ptx_multiply(float *c, const uint32_t *a, const uint32_t *b) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." PTX_HALF "." PTX_HALF
+                 ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Decoders of GPT-2's and Llama's kind. A family is a table (decoders.c). decoder_walk.c calls a layer's operators
  * in order; this folder has two sets of them, for the CPU and for devices (device.h). Tensors between operators are
- * fp32, or bf16 if the parameters are. Operators compute in fp32 inside, and products sum in fp32.
+ * fp32, or of 16 bits if the parameters are. Operators compute in fp32 inside, and products sum in fp32.
  *
  * On the CPU a layer works through its rows in chunks of whole samples, and the head in chunks of rows. So only
  * tensors that backward needs exist whole. */

@@ -230,6 +230,7 @@ static ops_row_loss loss_of(const head *h, uint64_t first) {
     l.classes = (uint64_t)h->g->d.vocabulary, l.pitch = h->g->pitch;
     l.count = count < first ? 0 : count - first < rows ? count - first : rows;
     l.mean = count ? (float)(1.0 / (double)count) : 0, l.cap = h->g->d.logit_cap;
+    l.scale = model__loss_scale(h->call);
     l.divisor = &((const model_batch *)h->call->batch)->divisor;
     return l;
 }

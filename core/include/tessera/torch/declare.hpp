@@ -19,6 +19,7 @@ inline void State::open(torch::nn::Module &m, const Options &o) {
     t.own_states = std::string(o.optimizer_) != "sgd" ? 2 : o.momentum_ != 0;
     auto all = m.parameters();
     device = all.empty() || all[0].is_meta() ? device : all[0].device();
+    t.flags |= TESS_OPTIONS_LOSS_SCALE; /* Sharded::scale; a backward without it is refused */
     t.pointer_mem = t.pointer_mem ? t.pointer_mem : 1u << (device.is_cuda() ? TESS_MEM_CUDA : TESS_MEM_HOST);
     ok(tess_open(&t, &engine));
     if (!device.is_cuda() && !Counting::asked().exchange(true)) {
@@ -140,12 +141,19 @@ inline void State::add_parameter(const std::string &name, const at::Tensor &t, b
     b->params.push_back(params.size());
     params.push_back(std::move(p));
 }
+/* Whether the precision computes in the 16 bits that the model has, so that its masters can be fp32. */
+inline bool State::computes_in(tess_param_options o) const {
+    uint32_t own = o.dtype, dtype = 0;
+    o.dtype = TESS_F32, o.compute_dtypes |= 1u << TESS_F32;
+    ok(tess_compute_dtype(engine, &o, &dtype, nullptr));
+    return dtype == own;
+}
 inline void State::declare(Parameter &p) {
     tess_param_options o = {};
     o.struct_size = sizeof o;
     o.dtype = p.declared = p.mirrored ? static_cast<uint32_t>(TESS_F64) : dtype_of(p.tensor(), p.name);
     o.flags = p.buffer ? TESS_BUFFER : p.trains ? 0 : TESS_FROZEN;
-    o.compute_dtypes = p.buffer ? 0 : 1u << o.dtype | 1u << TESS_BF16;
+    o.compute_dtypes = p.buffer ? 0 : 1u << o.dtype | 1u << TESS_BF16 | 1u << TESS_F16;
     o.name = p.name.c_str();
     o.ndim = static_cast<int32_t>(p.tensor().dim());
     o.shape = o.ndim > 0 ? p.tensor().sizes().data() : nullptr;
@@ -154,6 +162,8 @@ inline void State::declare(Parameter &p) {
         for (const std::string &pattern : options.groups()[i].names)
             if (fnmatch(pattern.c_str(), p.name.c_str(), 0) == 0)
                 o.optimizer_group = static_cast<int32_t>(i) + 1;
+    if (p.trains && (o.dtype == TESS_BF16 || o.dtype == TESS_F16) && computes_in(o))
+        o.dtype = p.declared = TESS_F32, o.compute_dtypes |= 1u << TESS_F32;
     ok(tess_param_add(engine, &o, nullptr));
     p.dtype = p.grad_dtype = o.dtype;
     if (!p.buffer)

@@ -61,7 +61,7 @@ inline void State::begin_pass(const Block &b) {
     pass_number++;
     first = &b;
     outstanding = made = 0;
-    went_back = false;
+    went_back = scaled = false;
     thread = std::this_thread::get_id();
     for (Parameter &p : params)
         p.got_grad = false;
@@ -96,6 +96,13 @@ inline std::string State::text_of(const std::exception_ptr &e) {
 }
 
 /* ---- backward ---- */
+/* The loss with the factor that keeps small gradients in 16 bits. Without one it is the loss itself. */
+inline at::Tensor State::scale(const at::Tensor &loss) {
+    Entry entry(*this, "Sharded::scale");
+    float by = tess_loss_scale(engine);
+    scaled = true;
+    return by == 1 ? loss : loss * by;
+}
 inline void State::begin_backward(Call &call) {
     Entry entry(*this, "backward of block \"" + call.block->name + "\"");
     const std::string name = "block \"" + call.block->name + "\"";
@@ -108,6 +115,9 @@ inline void State::begin_backward(Call &call) {
     if (call.pass != pass_number)
         fail("backward of " + name +
              " belongs to a pass that has ended: call backward before the next forward or step");
+    if (!scaled && tess_loss_scale(engine) != 1)
+        fail("backward of " + name + " with a loss that is not scaled, under TESSERA_PRECISION=" + info.precision +
+             ": Sharded::scale(loss).backward()");
     call.begun = true;
     outstanding--;
     *(retained = call.retained) = true; /* until autograd releases what it has saved */

@@ -52,6 +52,7 @@ struct State : std::enable_shared_from_this<State> {
     const Block *first = nullptr;      /* of this pass */
     int64_t outstanding = 0, made = 0; /* forwards of this pass whose backward has not begun, and all that have one */
     bool went_back = false;
+    bool scaled = false;         /* a loss of this pass, by Sharded::scale */
     std::weak_ptr<char> running; /* lives as long as autograd's backward, also one that throws */
     int32_t inside = 0;          /* nested forwards */
     uint64_t trained = 0;        /* passes with backward since the last step */
@@ -116,6 +117,7 @@ struct State : std::enable_shared_from_this<State> {
     void find_parameters();
     void add_parameter(const std::string &name, const at::Tensor &t, bool buffer,
                        std::vector<std::pair<std::string, std::string>> &ties);
+    bool computes_in(tess_param_options o) const;
     void declare(Parameter &p);
     void add_tie(const std::string &alias, const std::string &of);
     static std::vector<const c10::TensorImpl *> tensors_of(const torch::nn::Module &m);
@@ -132,6 +134,7 @@ struct State : std::enable_shared_from_this<State> {
     void hold(Block &b, bool backward);
     void let_go(Block &b, bool backward, bool engine_too = true);
     void begin_pass(const Block &b);
+    at::Tensor scale(const at::Tensor &loss);
     void check_output(const Block &b, const at::Tensor &t);
     void end_forward(Block &b);
     void abandon(Block &b, const std::string &what);

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# Sourced with SOURCE and BUILD set. torch_build PYTHON PROGRAM…: builds sources of the tree in this folder with the LibTorch of a
+# Python's PyTorch: tests/torch/test_torch, and examples/torch/decoder/plain as decoder_plain. Its random numbers are then the same.
+torch_build() {
+  local python=$1 torch abi source name flags link
+  shift
+  torch=$("$python" -c 'import torch; print(torch.__path__[0])') || return
+  abi=$("$python" -c 'import torch; print(int(torch.compiled_with_cxx11_abi()))') # older releases differ in what a string is
+  flags=(-std=c++17 "-O${TORCH_BUILD_O:-1}" -D_GLIBCXX_USE_CXX11_ABI="$abi" -I"$SOURCE/core/include" -isystem "$torch/include"
+    -isystem "$torch/include/torch/csrc/api/include")
+  link=(-L"$BUILD" -ltessera -L"$torch/lib" -Wl,--no-as-needed -ltorch -ltorch_cpu -lc10 "-Wl,-rpath,$BUILD:$torch/lib")
+  for source; do
+    name=${source##*/}
+    case $source in examples/*) name=decoder_$name ;; esac
+    c++ "${flags[@]}" "$SOURCE/$source.cpp" -o "$name" "${link[@]}" || return
+  done
+}
