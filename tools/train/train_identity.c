@@ -12,12 +12,6 @@
 
 enum { PROBES = 16, PROBED_BYTES = 1 << 20, WORDS = 480, GROUPS = 96 }; /* WORDS: bytes that tess_agree passes on */
 
-uint64_t train_hash_on(uint64_t hash, const unsigned char *data, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ data[i]) * 1099511628211u;
-    return hash;
-}
-
 /* Hashes the run's first batches as one rank would draw them with any seed. Paths may differ between hosts, and files
  * may be too large to read whole. */
 static uint64_t data_hash(const train_run *r) {

@@ -9,140 +9,6 @@
 
 #include "device.h"
 
-static guarded guarded_new(check *c, uint64_t bytes) {
-    guarded g = { .bytes = bytes, .base = aligned_alloc(64, (bytes + 2 * GUARD + 63) / 64 * 64) };
-    check_that(c, g.base, "no memory");
-    memset(g.base, CANARY, bytes + 2 * GUARD);
-    g.at = g.base + GUARD;
-    return g;
-}
-
-void stepped_untouched(check *c, const guarded *g, const unsigned char *before, uint64_t first, uint64_t end,
-                       const char *what) {
-    for (uint64_t i = 0; i < GUARD; i++)
-        check_that(c, g->base[i] == CANARY && g->at[g->bytes + i] == CANARY, "step writes outside of %s", what);
-    check_that(c, memcmp(g->at, before, first) == 0 && memcmp(g->at + end, before + end, g->bytes - end) == 0,
-               "step writes outside of its piece of %s", what);
-}
-
-static uint64_t values_of(uint64_t elems, uint32_t every) {
-    return (elems + every - 1) / every;
-}
-
-uint64_t stepped_state_at(const stepped *x, uint32_t k, uint64_t elem) {
-    return values_of(elem, x->grain.state[k].every) * tess_dtype_bytes(x->grain.state[k].dtype);
-}
-
-int stepped_new(check *c, int i, stepped *x) {
-    uint64_t random = 7 + (uint64_t)i;
-    *x = (stepped){
-        .param = param_of(i, TESS_F32), .in_update = 0x11, .in_scratch = 0x11, .share = matrix_share_at_once
-    };
-    if (describe(c, &x->param, TESS_STEPS_MOMENTUM, &x->grain, 0) != TESS_OK || x->grain.kernel)
-        return 0;
-    check_that(c, TESS_CAN(tess_optimizer_ops, optimizer_ops, step), "has no step, and names no kernel");
-    judge(c, &x->param, &x->grain);
-    x->master = guarded_new(c, 4 * x->param.elems);
-    x->grad = guarded_new(c, 4 * x->param.elems);
-    x->update = guarded_new(c, 4 * x->param.elems);
-    x->scratch = guarded_new(c, x->grain.scratch_bytes);
-    for (uint32_t k = 0; k < x->grain.n_states; k++) {
-        x->state[k] = guarded_new(c, stepped_state_at(x, k, x->param.elems));
-        memset(x->state[k].at, 0, x->state[k].bytes);
-    }
-    for (uint64_t e = 0; e < x->param.elems; e++)
-        ((float *)(void *)x->master.at)[e] = check_random_float(&random);
-    return 1;
-}
-
-void stepped_free(stepped *x) {
-    free(x->master.base);
-    free(x->grad.base);
-    free(x->update.base);
-    free(x->scratch.base);
-    for (uint32_t k = 0; k < x->grain.n_states; k++)
-        free(x->state[k].base);
-}
-
-void stepped_gradient(stepped *x, uint64_t step) {
-    uint64_t random = 99 + step;
-    for (uint64_t e = 0; e < x->param.elems; e++)
-        ((float *)(void *)x->grad.at)[e] = e % 17 ? check_random_float(&random) * 1e-3f : 0;
-}
-
-static tess_optimizer_piece piece_of(const stepped *x, uint64_t step, uint64_t first, uint64_t elems) {
-    return (tess_optimizer_piece){ .struct_size = sizeof(tess_optimizer_piece),
-                                   .param = &x->param,
-                                   .first = first,
-                                   .elems = elems,
-                                   .step = step,
-                                   .lr = 1e-2,
-                                   .weight_decay = 0.1,
-                                   .momentum = 0.9 };
-}
-
-static tess_status step_piece(stepped *x, uint64_t step, uint64_t first, uint64_t elems, tess_error *e) {
-    tess_optimizer_piece p = piece_of(x, step, first, elems);
-    p.master = (float *)(void *)x->master.at + first;
-    p.grad = (const float *)(void *)x->grad.at + first;
-    p.phase = x->phase;
-    if (x->phase != TESS_PHASE_WHOLE)
-        p.update = (float *)(void *)x->update.at + first;
-    if (x->phase == TESS_PHASE_AFTER)
-        p.grad = NULL;
-    for (uint32_t k = 0; k < x->grain.n_states; k++)
-        p.state[k] = x->state[k].at + stepped_state_at(x, k, first);
-    return optimizer_ops->step(optimizer_ctx, &p, e);
-}
-
-static void must_step(check *c, stepped *x, uint64_t step, uint64_t first, uint64_t elems) {
-    tess_error e = { .struct_size = sizeof e };
-    check_doing(c, "step");
-    tess_status s = step_piece(x, step, first, elems, &e);
-    check_doing(c, "");
-    check_that(c, s == TESS_OK, "step of %llu elements gave %s: %s", (unsigned long long)elems, check_status(s),
-               e.message);
-}
-
-void stepped_same(check *c, const stepped *a, const stepped *b, const char *when, const char *than) {
-    unsigned long long elems = a->param.elems;
-    check_that(c, memcmp(a->master.at, b->master.at, a->master.bytes) == 0,
-               "%llu elements, %s: the parameter has other bits than %s", elems, when, than);
-    for (uint32_t k = 0; k < a->grain.n_states; k++)
-        check_that(c, memcmp(a->state[k].at, b->state[k].at, a->state[k].bytes) == 0,
-                   "%llu elements, %s: state %s has other bits than %s", elems, when, a->grain.state[k].name, than);
-}
-
-static uint64_t grain_of(const stepped *x) {
-    return uncut_of(&x->param, &x->grain);
-}
-
-void stepped_cut(check *c, stepped *x, uint64_t step, uint64_t grains, int back) {
-    uint64_t most = grains * grain_of(x), n = (x->param.elems + most - 1) / most;
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t first = (back ? n - 1 - i : i) * most, left = x->param.elems - first;
-        must_step(c, x, step, first, left < most ? left : most);
-    }
-}
-
-/* Steps in pieces of so many grains; a matrix before and after its work as a whole. */
-static void step_phases(check *c, stepped *x, uint64_t step, uint64_t grains, int back) {
-    int of_matrix = x->grain.grain == TESS_GRAIN_MATRIX;
-    x->phase = of_matrix ? TESS_PHASE_BEFORE : TESS_PHASE_WHOLE;
-    memset(x->update.at, x->in_update, x->update.bytes);
-    stepped_cut(c, x, step, grains, back);
-    if (!of_matrix)
-        return;
-    for (uint64_t i = 0; i < x->param.elems / (x->grain.rows * x->grain.cols); i++)
-        stepped_matrix(c, x, step, i);
-    x->phase = TESS_PHASE_AFTER;
-    stepped_cut(c, x, step, grains, back);
-}
-
-void stepped_at_once(check *c, stepped *x, uint64_t step) {
-    step_phases(c, x, step, x->param.elems, 0);
-}
-
 /* Skips the check if the device's kernels do all steps. */
 static void has_steps(check *c, int steps) {
     if (!steps)
@@ -162,7 +28,7 @@ static void cut_anywhere(check *c) {
                 stepped_gradient(&whole, step);
                 stepped_gradient(&cut, step);
                 stepped_at_once(c, &whole, step);
-                step_phases(c, &cut, step, cuts[k], k % 2);
+                stepped_phases(c, &cut, step, cuts[k], k % 2);
                 stepped_same(c, &whole, &cut, "cut", "in one piece");
             }
             stepped_free(&whole);
@@ -180,16 +46,16 @@ typedef struct {
 
 static void *step_share(void *arg) {
     share *s = arg;
-    for (uint64_t at = s->first, most = 3 * grain_of(s->x); at < s->first + s->elems && !s->status; at += most) {
+    for (uint64_t at = s->first, most = 3 * stepped_grain(s->x); at < s->first + s->elems && !s->status; at += most) {
         uint64_t left = s->first + s->elems - at;
-        s->status = step_piece(s->x, s->step, at, left < most ? left : most, NULL);
+        s->status = stepped_piece(s->x, s->step, at, left < most ? left : most, NULL);
     }
     return NULL;
 }
 
 static void step_shares(check *c, stepped *x, uint64_t step) {
     enum { THREADS = 4 };
-    uint64_t elems = x->param.elems, grain = grain_of(x), part = (elems / THREADS + grain) / grain * grain;
+    uint64_t elems = x->param.elems, grain = stepped_grain(x), part = (elems / THREADS + grain) / grain * grain;
     pthread_t thread[THREADS];
     share s[THREADS];
     for (uint64_t i = 0; i < THREADS; i++) {
@@ -234,7 +100,7 @@ static void nothing_else_written(check *c) {
         stepped x, before;
         if (!stepped_new(c, i, &x) || !stepped_new(c, i, &before))
             continue;
-        uint64_t elems = x.param.elems, grain = grain_of(&x), first = elems / 3 / grain * grain;
+        uint64_t elems = x.param.elems, grain = stepped_grain(&x), first = elems / 3 / grain * grain;
         uint64_t n = elems - first > 2 * grain ? (elems - first) / 2 / grain * grain : elems - first;
         check_thread_state thread;
         stepped_gradient(&x, 1);
@@ -242,13 +108,13 @@ static void nothing_else_written(check *c) {
         check_thread_look(&thread);
         if (x.grain.grain == TESS_GRAIN_MATRIX) {
             x.phase = TESS_PHASE_BEFORE;
-            must_step(c, &x, 1, first, n);
+            stepped_must(c, &x, 1, first, n);
             stepped_untouched(c, &x.master, before.master.at, 0, 0, "the parameter, before");
             stepped_untouched(c, &x.update, before.update.at, 4 * first, 4 * (first + n), "the update");
             memcpy(before.update.at, x.update.at, x.update.bytes);
             x.phase = TESS_PHASE_AFTER;
         }
-        must_step(c, &x, 1, first, n);
+        stepped_must(c, &x, 1, first, n);
         const char *changed = check_thread_changed(&thread);
         check_that(c, !changed, "step changes %s of the calling thread", changed);
         stepped_untouched(c, &x.update, before.update.at, 0, 0, "the update, after");
@@ -299,9 +165,9 @@ static void step_there(check *c, stepped *x, uint64_t step, const tess_buffer *c
     tess_buffer state[TESS_STATES_MOST];
     for (uint32_t k = 0; k < x->grain.n_states; k++)
         state[k] = upload(x->state[k].at, x->state[k].bytes);
-    uint64_t cut = 2 * grain_of(x) < x->param.elems ? 2 * grain_of(x) : x->param.elems;
+    uint64_t cut = 2 * stepped_grain(x) < x->param.elems ? 2 * stepped_grain(x) : x->param.elems;
     for (uint64_t first = 0; first < x->param.elems; first += cut, cut = x->param.elems - first) {
-        tess_optimizer_piece p = piece_of(x, step, first, cut);
+        tess_optimizer_piece p = stepped_piece_of(x, step, first, cut);
         tess_error e = { .struct_size = sizeof e };
         p.master = (float *)master.ptr + first;
         p.grad = (const float *)grad.ptr + first;
@@ -346,7 +212,7 @@ static void on_a_device(check *c) {
             stepped_gradient(&there, step);
             for (uint64_t e = 0; e < here.param.elems; e++)
                 ((float *)(void *)here.grad.at)[e] *= clips ? 0.5f * factor : 0.5f;
-            must_step(c, &here, step, 0, here.param.elems);
+            stepped_must(c, &here, step, 0, here.param.elems);
             step_there(c, &there, step, clips ? &clip : NULL, &note);
             stepped_same(c, &here, &there, "in a device's memory", "on the host");
         }
