@@ -43,9 +43,13 @@ foreach(file tessera.pc tessera-static.pc)
   install(FILES ${PROJECT_BINARY_DIR}/${file} DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 endforeach()
 
-# The guide and the examples, in the folders that their links expect.
+# The guide, the examples and the sources of the plugins, in the folders that their links expect.
 set(doc_dir ${CMAKE_INSTALL_DATADIR}/doc/tessera)
 install(FILES ${PROJECT_SOURCE_DIR}/README.md ${PROJECT_SOURCE_DIR}/CHANGELOG.md DESTINATION ${doc_dir}
   COMPONENT documentation)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/examples DESTINATION ${doc_dir} COMPONENT documentation
-  PATTERN pictures/make EXCLUDE)
+install(FILES ${PROJECT_SOURCE_DIR}/tools/models/README.md DESTINATION ${doc_dir}/tools/models COMPONENT documentation)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs ${PROJECT_SOURCE_DIR}/examples ${PROJECT_SOURCE_DIR}/plugins
+  DESTINATION ${doc_dir} COMPONENT documentation PATTERN pictures/make EXCLUDE)
+install(CODE "set(doc_dir ${doc_dir})\nset(include_dir ${CMAKE_INSTALL_INCLUDEDIR})\nset(kit_dir ${CMAKE_INSTALL_DATADIR}/tessera/kit)"
+  COMPONENT documentation)
+install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/InstalledLinks.cmake COMPONENT documentation)

@@ -25,7 +25,7 @@ const tess__option tess__option_table[] = {
     { "prefetch", INT, "auto", "auto", "how many units may be gathered ahead, 0 to 8" },
     { "threads", INT, NULL, NULL, "compute threads of a rank; unset: its cores, 1 if deterministic" },
     { "isa", TEXT, "auto", NULL, "highest instruction set the kernels may use; equal on all ranks" },
-    { "deterministic", FLAG, "0", NULL, "the same bits whatever the number of ranks" },
+    { "deterministic", FLAG, "0", NULL, "the same bits on any number of ranks that has as many microbatches" },
     { "strict", FLAG, "0", NULL, "another order than the declared one fails; freed memory is NaN" },
     { "low-copy", FLAG, "0", NULL, "the step keeps bf16 or fp16 shards too, which gathers and kernels read" },
     { "graphs", FLAG, "1", NULL, "a step that repeats is one launch on a GPU" },

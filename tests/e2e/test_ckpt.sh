@@ -15,6 +15,9 @@ expect 0 ckpt list run
 ckpt list run >list.txt && [ "$(wc -l <list.txt)" = 3 ] || fail "list: $(cat list.txt)"
 ckpt list run --json | grep -q '"event":"checkpoint","path":"run/step-000006","step":6,"ranks":3,' || fail "list --json"
 ckpt show run | grep -Eq '  h\.0\.attn\.c_attn\.weight +F32 \[96, 32\]' || fail "show: $(ckpt show run)"
+ckpt show run | grep -A 2 '  h\.0\.attn\.c_attn\.weight ' | tail -n 2 >states
+[ "$(cat states)" = "$(printf '    state %d: F32, 3072 values\n' 0 1)" ] || fail "show: states $(cat states)"
+ckpt show run --json | grep -q '"event":"state","parameter":"h.0.attn.c_attn.weight","index":1,"name":null,"dtype":"F32","values":3072' || fail "show --json: states"
 expect 0 ckpt verify run
 expect 1 ckpt diff run/step-000002 run/step-000004
 grep -Eq 'embed\.wte\.weight: parameter: element [0-9]+ differs: ' out || fail "diff: $(cat out)"

@@ -25,6 +25,16 @@ same "$(exported "$lib")" "$(cat declared)" "symbols of libtessera.so"
 find "$prefix" -name '*.h' -exec grep -hoE '[a-zA-Z/-]+\.md' {} + | sort -u >named
 [ -s named ] || fail "no header names a document"
 while read -r name; do [ -s "$prefix/share/doc/tessera/$name" ] || fail "a header names $name, which is not installed"; done <named
+# Each link of an installed page leads to an installed file; those to plugins, to their sources.
+[ -s "$prefix/share/doc/tessera/plugins/optimizer-lion/plugin.c" ] || fail "the sources of the plugins are not installed"
+links=0
+while IFS=: read -r page link; do
+  link=${link#](} link=${link%[)#]}
+  case $link in *:*) continue ;; esac
+  [ -e "$(dirname "$page")/$link" ] || fail "${page#"$prefix"/} links to $link, which is not installed"
+  links=$((links + 1))
+done < <(grep -rHoE '\]\([^)# ]+[)#]' "$prefix/share/doc/tessera" --include=*.md)
+[ $links -gt 300 ] || fail "only $links links found in installed pages"
 
 # Programs.
 if command -v c++ >/dev/null; then
@@ -41,6 +51,7 @@ if command -v pkg-config >/dev/null; then
   same "$(printf '#include <tessera/tessera.h>\nTESS_VERSION_MAJOR.TESS_VERSION_MINOR.TESS_VERSION_PATCH\n' |
     cc -E -P $(pkg-config --cflags tessera) - | tail -n 1 | tr -d ' ')" "$(pkg-config --modversion tessera)" "version of the header"
   same "$(realpath -m "$(pkg-config --variable=plugindir tessera)")" "$(realpath -m "$libdir/tessera")" "plugindir"
+  same "$(ls "$(pkg-config --variable=kitdir tessera)/plugin_base.c")" "$(pkg-config --variable=kitdir tessera)/plugin_base.c" "kitdir"
   # shellcheck disable=SC2046
   cc "$SOURCE/tests/e2e/consumer/main.c" $(pkg-config --cflags --libs tessera) -o pc_consumer
   same "$(./pc_consumer)" "1 rank, exit code 5" "consumer by pkg-config"

@@ -73,6 +73,30 @@ for plugin in $(ls "$BUILD/plugins" "$rows" 2> /dev/null | grep '^libtessera-opt
   expect 0 "$TESSERA" ckpt verify $half
 done
 
+# A run that goes on compares values of options: by which path or name the plugin was found makes no difference, nor how a value
+# was given, and one that differs is named.
+lion=$BUILD/plugins/libtessera-optimizer-lion.so
+goes_on() { # shellcheck disable=SC2086
+  TESSERA_LOG=warning "$TESSERA" train $gpt --quiet --accum 4 --resume save/step-000002 --optimizer "$@" > out 2> err || fail "$*: $(cat err)"
+}
+if [ -e "$lion" ]; then
+  rm -rf save
+  expect 0 "$TESSERA" train $gpt --quiet --accum 4 --optimizer "$lion" --save save --save-every 2
+  for same in lion "lion:beta1=0.90" "$lion:beta2=.99"; do
+    goes_on "$same"
+    [ ! -s err ] || fail "--resume with $same: $(cat err)"
+  done
+  TESSERA_LION_BETA1=0.9 goes_on lion
+  [ ! -s err ] || fail "--resume with the value that it had: $(cat err)"
+  differs="this run has lion-beta1=0.5, the one that saved had lion-beta1=0.9: other bits from here on"
+  TESSERA_LION_BETA1=0.5 goes_on lion
+  grep -qF -- "$differs" err || fail "--resume with another beta1: $(cat err)"
+  goes_on lion:beta1=0.7,beta1=0.5
+  grep -qF -- "$differs" err || fail "--resume with another beta1 behind the colon: $(cat err)"
+  "$TESSERA" ckpt show save | grep -A 1 '  h\.0\.attn\.c_attn\.weight ' | grep -qx '    state 0 exp_avg: F32, 15552 values' ||
+    fail "ckpt show: $("$TESSERA" ckpt show save | head -4)"
+fi
+
 # `plugins info` says the grain of each, for a large matrix, and the names of its states.
 says_grain() { # NAME GRAIN STATES
   "$TESSERA" plugins info "$1" --json > out || fail "plugins info $1: $?"

@@ -145,8 +145,14 @@ optimizer matrix_of_no_rows 'descriptions' 'states matrices of 0 rows and 1 colu
 optimizer matrix_without_work 'descriptions' 'states the grain of a matrix, and has no step and matrix'
 optimizer matrix_behind_scratch 'matrix_alone' 'matrix writes outside of its scratch'
 optimizer matrix_writes_next 'matrix_alone' 'matrix writes outside of its update'
-optimizer matrix_reads_scratch 'cut_anywhere' 'the parameter has other bits than in one piece'
-optimizer matrix_by_parts 'cut_anywhere' 'the parameter has other bits than in one piece'
+optimizer matrix_leaves_update 'update_written' '63 elements, before: step does not write element 1 of update, or reads what was there'
+optimizer matrix_reads_scratch 'matrix_any*' 'matrix with other bytes in its scratch: the parameter has other bits than with those before'
+optimizer matrix_by_parts 'matrix_any*' 'matrix with share in three parts: the parameter has other bits than with share in one'
+# Of such a fault only its own check speaks.
+for fault in matrix_leaves_update matrix_reads_scratch matrix_by_parts; do
+  [ "$("$TESSERA" plugins check "$faulty/optimizer_$fault.so" --only 'optimizer/*' | grep -c FAILED)" = 1 ] ||
+    fail "$fault: $("$TESSERA" plugins check "$faulty/optimizer_$fault.so" --only 'optimizer/*')"
+done
 optimizer matrix_early 'nothing_else*' 'step writes outside of its piece of the parameter, before'
 optimizer matrix_fails 'cut_anywhere' 'matrix gave TESS_E_DEVICE: no matrices today'
 

@@ -179,23 +179,62 @@ static int put_param(ckpt_arguments *a, const tess__tensor *t, const char *kind)
     return TOOL_OK;
 }
 
+static int put_state(ckpt_arguments *a, const char *param, int k, const tess_state *x, uint64_t values) {
+    const char *gap = *x->name ? " " : "";
+    if (!a->json_on) {
+        printf("    state %d%s%s: %s, %" PRIu64 " value%s\n", k, gap, x->name, tool_dtype_word(x->dtype), values,
+               values == 1 ? "" : "s");
+        return TOOL_OK;
+    }
+    json_object_begin(&a->json, NULL);
+    json_string(&a->json, "event", "state");
+    json_string(&a->json, "parameter", param);
+    json_int(&a->json, "index", k);
+    json_string(&a->json, "name", *x->name ? x->name : NULL);
+    json_string(&a->json, "dtype", tool_dtype_word(x->dtype));
+    json_uint(&a->json, "values", values);
+    return ckpt_json_end(a) ? TOOL_DATA : TOOL_OK;
+}
+
+/* The optimizer's states of one parameter. */
+static int put_states(ckpt_arguments *a, const ckpt_source *s, uint64_t i) {
+    int code = TOOL_OK;
+    for (int k = 0; code == TOOL_OK && k < TESS_STATES_MOST; k++) {
+        const int kind = TESS__PIECE_STATE0 + k;
+        if (ckpt_source_has(s, (int32_t)i, kind))
+            code = put_state(a, s->saved.manifest.params[i].name, k, ckpt_source_state(s, (int32_t)i, kind),
+                             ckpt_source_elems(s, (int32_t)i, kind));
+    }
+    return code;
+}
+
+/* Parameters come from the manifest alone. States come from the files, which may be damaged or gone. */
 int ckpt_show(ckpt_arguments *a) {
     char path[PATH_MAX];
     tess__manifest m;
+    ckpt_source source = { .n = 0 };
     tess_status status = ckpt_find(a->paths[0], path);
     find_best_around(a, a->paths[0]);
     if (!status)
         status = tess__saved_manifest(&tess__disk_real, path, &m);
     if (status)
         return tool_report(status);
+    const int has_files = ckpt_source_open(path, &source) == TESS_OK;
     int code = put_summary(a, path, &m);
     for (uint64_t i = 0; code == TOOL_OK && i < m.n_base; i++)
         code = put_base(a, &m.base[i]);
-    for (uint64_t i = 0; code == TOOL_OK && i < m.n_params; i++)
+    for (uint64_t i = 0; code == TOOL_OK && i < m.n_params; i++) {
         code = put_param(a, &m.params[i],
                          m.is_buffer[i]                  ? "buffer"
                          : tess__manifest_in_base(&m, i) ? "base"
                                                          : "parameter");
+        if (code == TOOL_OK && has_files)
+            code = put_states(a, &source, i);
+    }
+    if (!has_files)
+        tool_say(SAY_WARNING, "%s: the optimizer's states are not shown: %s", path, tess_last_error());
+    else
+        ckpt_source_close(&source);
     tess__manifest_free(&m);
     return code;
 }

@@ -45,6 +45,20 @@ static const struct kind of_matrices = {
     "`TESSERA_@VARIABLE@_BETA=0.95` sets how much the momentum keeps; so does `:beta=0.95` behind the name."
 };
 
+/* The last lines of test.sh. */
+static const char run_plain[] = "\"$tessera\" train mnist @RANKS@ --steps 3 --quiet --@KIND@ \"$plugin\"\n";
+static const char run_twice[] =
+    "# A batch is a rank's: one rank takes two of them in a step, as two ranks do, and ends in the same bits.\n"
+    "digest() {\n"
+    "  \"$tessera\" train mnist --steps 3 --deterministic --quiet --json --@KIND@ \"$plugin\" \"$@\" |\n"
+    "    sed -n 's/.*\"params_digest\":\"\\([0-9a-f]*\\)\".*/\\1/p' | tail -n 1\n"
+    "}\n"
+    "one=$(digest -n 1 --accum 2) two=$(digest -n 2)\n"
+    "if [ -z \"$one\" ] || [ \"$one\" != \"$two\" ]; then\n"
+    "  echo \"one rank ends in the digest '$one', two ranks in '$two'\" >&2\n"
+    "  exit 1\n"
+    "fi\n";
+
 typedef struct {
     const struct kind *kind;
     const char *name, *folder; /* folder: of the templates */
@@ -123,6 +137,7 @@ static void fill_in(FILE *out, const project *p, const char *text);
 
 /* Returns the value of a word between two @, or null if the word is not one of ours. */
 static const char *value_of(const project *p, const char *word, size_t n) {
+    const int steps = strcmp(p->kind->word, "optimizer") == 0, two = strcmp(p->kind->ranks, "-n 2") == 0;
     const struct {
         const char *word, *value;
     } values[] = { { "NAME", p->name },
@@ -134,6 +149,10 @@ static const char *value_of(const project *p, const char *word, size_t n) {
                    { "UPPERKIND", p->upper_kind },
                    { "SOURCES", p->kind->sources },
                    { "RANKS", p->kind->ranks },
+                   { "RUN", steps ? run_twice : run_plain },
+                   { "TRAINS", two     ? " on two ranks"
+                               : steps ? ", with the same bits on one rank and on two"
+                                       : "" },
                    { "FILES", p->kind->files },
                    { "SAYS", p->kind->says } };
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)

@@ -205,6 +205,13 @@ void train_resume_close(void *state);  /* null is fine */
 tess_status train_export(train_run *); /* [C] exports to s.export_to */
 tess_status train_digest(train_run *); /* [C] */
 
+uint64_t train_hash_on(uint64_t hash, const unsigned char *data, size_t bytes); /* train_common.c: FNV-1a */
+
+/* ---- train_optimizer.c ---------------------------------------------------------------------------- */
+enum { TRAIN_OPTIMIZER_BYTES = 256 };
+/** Writes the words of a run's identity that say which optimizer `selection` is, and what its options are. */
+void train_optimizer_words(const char *selection, char out[TRAIN_OPTIMIZER_BYTES]);
+
 /* ---- train_identity.c ----------------------------------------------------------------------------- */
 void train_identity_make(train_run *);         /* call it when the data is open */
 tess_status train_identity_agree(train_run *); /* [C] fails with a line that names both sides if ranks differ */

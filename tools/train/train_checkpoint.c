@@ -90,44 +90,57 @@ static tess_status set_number(const char *key, int64_t value) {
     return tool_settings_set(key, text);
 }
 
-/* Returns the microbatches of a step on the first life's ranks. `was` is the number of ranks that saved the
- * checkpoint. */
-static uint64_t microbatches_of(const train_settings *s, uint64_t first, uint64_t *was) {
+/* Returns the microbatches of a step on the first life's ranks. */
+static uint64_t microbatches_of(const train_settings *s, uint64_t first) {
     tess__manifest m;
     uint64_t all = first * (uint64_t)s->accum;
     int own = train_restarts() && s->resume == s->save; /* an earlier life of this run saved the checkpoint */
-    *was = first;
     if (!train_resumes_checkpoint(s) || !peek(s->resume, &m))
         return all; /* loading reports the error */
     if (own || m.ranks != first)
         all = m.microbatches;
-    *was = m.ranks;
     tess__manifest_free(&m);
     return all;
 }
 
-static tess_status fail_to_divide(const train_settings *s, uint64_t all, int32_t ranks, uint64_t was) {
-    const char *subtrees = s->deterministic ? " into aligned subtrees" : "";
-    const char *how = s->deterministic ? "another divisor with a power of two" : "another divisor";
+enum { LIST_BYTES = 120 };
+/* "1, 2, 4 or 8": the numbers of ranks that can share so many microbatches. */
+static void sharing_ranks(uint64_t all, int deterministic, char out[LIST_BYTES]) {
+    uint64_t last = 0, accum;
+    int each = 0;
+    size_t n = 0;
+    for (uint64_t w = 1; w <= all && n + 30 < LIST_BYTES; w++) {
+        if (!tess__divide_microbatches(all, w, deterministic, &each, &accum))
+            continue;
+        if (last)
+            n += (size_t)snprintf(out + n, LIST_BYTES - n, "%s%" PRIu64, n ? ", " : "", last);
+        last = w;
+    }
+    snprintf(out + n, LIST_BYTES - n, "%s%" PRIu64 " rank%s", n ? " or " : "", last, all == 1 ? "" : "s");
+}
+
+static tess_status fail_to_divide(const train_settings *s, uint64_t all, int32_t ranks) {
+    const char *how = s->deterministic ? "with the same bits" : "evenly";
+    char take[LIST_BYTES];
+    sharing_ranks(all, s->deterministic != 0, take);
     if (train_restarts())
         return tess_fail(TESS_E_INVALID,
-                         "a restart keeps the %" PRIu64 " microbatches of a step, which %d ranks do not divide%s: "
-                         "it takes %d ranks, or %s",
-                         all, (int)ranks, subtrees, (int)train_first_ranks(ranks), how);
+                         "a restart keeps the %" PRIu64 " microbatches of a step, which %d ranks cannot share %s: "
+                         "it takes %s",
+                         all, (int)ranks, how, take);
     return tess_fail(TESS_E_INVALID,
-                     "--resume %s: its steps have %" PRIu64 " microbatches, which %d ranks do not divide%s: "
-                     "take %" PRIu64 " ranks, or %s",
-                     s->resume, all, (int)ranks, subtrees, was, how);
+                     "--resume %s: its steps have %" PRIu64 " microbatches, which %d ranks cannot share %s: take %s",
+                     s->resume, all, (int)ranks, how, take);
 }
 
 tess_status train_resume_adapt(train_settings *s, int32_t ranks) {
-    uint64_t was, w = (uint64_t)ranks, accum = 0;
-    uint64_t all = microbatches_of(s, (uint64_t)train_first_ranks(ranks), &was);
+    uint64_t w = (uint64_t)ranks, accum = 0;
+    uint64_t all = microbatches_of(s, (uint64_t)train_first_ranks(ranks));
     if (all == w * (uint64_t)s->accum)
         return TESS_OK;
     int sync_each = (int)s->sync_each;
     if (!tess__divide_microbatches(all, w, s->deterministic != 0, &sync_each, &accum))
-        return s->deterministic || train_restarts() ? fail_to_divide(s, all, ranks, was) : TESS_OK;
+        return s->deterministic || train_restarts() ? fail_to_divide(s, all, ranks) : TESS_OK;
     tool_say(SAY_INFO, "accum is %" PRIu64 ": a step keeps its %" PRIu64 " microbatches on %d rank%s", accum, all,
              (int)ranks, ranks == 1 ? "" : "s");
     s->accum = (int64_t)accum;

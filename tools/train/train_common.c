@@ -44,3 +44,9 @@ int train_resumes_checkpoint(const train_settings *s) {
             return 0;
     return s->resume != NULL;
 }
+
+uint64_t train_hash_on(uint64_t hash, const unsigned char *data, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ data[i]) * 1099511628211u;
+    return hash;
+}

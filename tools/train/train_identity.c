@@ -13,13 +13,6 @@
 enum { PROBES = 16, PROBED_BYTES = 1 << 20, WORDS = 480, GROUPS = 96 }; /* WORDS: bytes that tess_agree passes on */
 enum { READ_MOST = 1 << 30, LANES = 4 };                                /* READ_MOST: bytes of the data's files */
 
-/* FNV-1a. */
-static uint64_t hash_on(uint64_t hash, const unsigned char *data, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ data[i]) * 1099511628211u;
-    return hash;
-}
-
 typedef struct {
     uint64_t hash[LANES], left; /* left: bytes that are still read */
 } whole_data;
@@ -33,7 +26,7 @@ static void read_data(void *user, const void *data, uint64_t bytes) {
         for (int i = 0; i < LANES; i++)
             w->hash[i] = (w->hash[i] ^ word[i]) * 1099511628211u;
     }
-    w->hash[0] = hash_on(w->hash[0], (const unsigned char *)data + done, n - done);
+    w->hash[0] = train_hash_on(w->hash[0], (const unsigned char *)data + done, n - done);
     w->hash[1] = (w->hash[1] ^ bytes) * 1099511628211u;
     w->left -= n;
 }
@@ -46,14 +39,14 @@ static uint64_t data_hash(const train_run *r) {
     whole_data whole = { .hash = { 1, 2, 3, 4 }, .left = READ_MOST };
     if (r->ops->each_byte) {
         r->ops->each_byte(r, read_data, &whole);
-        hash = hash_on(hash, (const unsigned char *)whole.hash, sizeof whole.hash);
+        hash = train_hash_on(hash, (const unsigned char *)whole.hash, sizeof whole.hash);
     }
     one.rank = 0;
     one.s.seed = one.task.sampler.seed = 0;
     one.task.sampler.ranks = one.task.sampler.accum = 1;
     for (uint64_t step = 0, bytes = 0; step < PROBES && bytes < PROBED_BYTES; step++, bytes += r->m->desc.input_bytes) {
         r->ops->fill(&one, step, 0, r->batch);
-        hash = hash_on(hash, r->batch, r->m->desc.input_bytes);
+        hash = train_hash_on(hash, r->batch, r->m->desc.input_bytes);
     }
     return hash;
 }
@@ -62,7 +55,7 @@ static uint64_t held_out_hash(train_run *r) {
     if (!r->task.eval_batches)
         return 0;
     r->ops->fill_eval(r, 0, r->batch);
-    return hash_on(14695981039346656037u, r->batch, r->m->desc.input_bytes);
+    return train_hash_on(14695981039346656037u, r->batch, r->m->desc.input_bytes);
 }
 
 /* Gives "auto" for a value that follows from the number of steps or the rate, because those may change and have words
@@ -80,26 +73,28 @@ static void groups_word(const char *text, char out[GROUPS]) {
             out[n++] = *p;
     out[n] = 0;
     if (n == GROUPS - 1)
-        snprintf(out, GROUPS, "%016" PRIx64, hash_on(14695981039346656037u, (const unsigned char *)text, strlen(text)));
+        snprintf(out, GROUPS, "%016" PRIx64,
+                 train_hash_on(14695981039346656037u, (const unsigned char *)text, strlen(text)));
 }
 
 void train_identity_make(train_run *r) {
     const train_settings *s = &r->s;
-    char warmup[24], least[24], groups[GROUPS];
+    char warmup[24], least[24], groups[GROUPS], optimizer[TRAIN_OPTIMIZER_BYTES];
     tess_info info = { .struct_size = sizeof info };
     if (tess_info_get(r->t, &info) != TESS_OK)
         info.precision = "";
     r->held_out = held_out_hash(r);
     groups_word(s->groups_text, groups);
+    train_optimizer_words(s->optimizer, optimizer);
     snprintf(r->identity, sizeof r->identity,
              "model=%s seed=%" PRIu64 " batch=%" PRId64 " microbatches=%" PRId64 " steps=%" PRIu64
-             " deterministic=%d optimizer=%s lr=%.9g momentum=%.9g weight-decay=%.9g beta1=%.9g beta2=%.9g eps=%.9g "
+             " deterministic=%d lr=%.9g momentum=%.9g weight-decay=%.9g beta1=%.9g beta2=%.9g eps=%.9g "
              "clip=%.9g precision=%s schedule=%s warmup=%s "
-             "min-lr=%s groups=%s data=%016" PRIx64 "%s%s",
-             s->model, s->seed, s->batch, (int64_t)r->ranks * s->accum, r->task.steps, s->deterministic, s->optimizer,
-             s->lr, s->momentum, s->weight_decay, s->beta1, s->beta2, s->eps, s->clip, info.precision, s->schedule,
+             "min-lr=%s groups=%s data=%016" PRIx64 "%s%s %s",
+             s->model, s->seed, s->batch, (int64_t)r->ranks * s->accum, r->task.steps, s->deterministic, s->lr,
+             s->momentum, s->weight_decay, s->beta1, s->beta2, s->eps, s->clip, info.precision, s->schedule,
              given(s->warmup, warmup), given(s->min_lr, least), groups, data_hash(r), s->lora ? " lora=" : "",
-             s->lora ? s->lora : "");
+             s->lora ? s->lora : "", optimizer);
 }
 
 /* Finds the word of that key and returns its length, or 0. */

@@ -626,7 +626,7 @@ enum {
     TESS_GRAIN_MATRIX,      /* `rows` times `cols` elements at a time: the parameter is one such matrix or a stack of them */
     TESS_GRAIN_ROW          /* Since 1.1. A row at a time: as many elements as the last dimension has; one where there is none */
 };
-enum { TESS_PHASE_WHOLE, TESS_PHASE_BEFORE, TESS_PHASE_AFTER }; /* WHOLE: of the grain of an element or a block */
+enum { TESS_PHASE_WHOLE, TESS_PHASE_BEFORE, TESS_PHASE_AFTER }; /* WHOLE: of any grain but a matrix */
 enum { TESS_STATES_MOST = 4, TESS_BLOCK_MOST = 8192, TESS_ROW_MOST = 65536 };
 /* One state of a parameter: a value of `dtype` for `every` elements, which is 1, the block, or the length of a row: of the last
  * dimension, and of a matrix `cols`, at most TESS_ROW_MOST. Zero at first. name: [a-z0-9_]+, under which checkpoints keep it.
@@ -665,7 +665,8 @@ typedef struct {
 /* A whole matrix on its owner: number `index` of the parameter's stack. update and state[k]: rows times cols, row by row;
  * state[k] is null unless the grain's `whole` has it. scratch: scratch_bytes as `describe` stated them, with anything in it, at
  * a multiple of 64. share: calls fn for parts of 0 … n - 1, each once, on several threads at once, and returns when all have
- * ended; bits must not depend on the parts. The numbers are those of tess_optimizer_piece. */
+ * ended; bits must not depend on the parts. The numbers are those of tess_optimizer_piece; lr and weight_decay, which may differ
+ * within a shard, come with the phase after alone. */
 typedef struct {
     uint32_t struct_size;
     const tess_param_view *param;

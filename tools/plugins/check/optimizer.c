@@ -9,255 +9,6 @@
 
 #include "device.h"
 
-enum { STEPS = 4, GUARD = 4096, CANARY = 0x5c };
-
-typedef struct { /* memory between guard bytes */
-    unsigned char *at, *base;
-    uint64_t bytes;
-} guarded;
-
-static guarded guarded_new(check *c, uint64_t bytes) {
-    guarded g = { .bytes = bytes, .base = malloc(bytes + 2 * GUARD) };
-    check_that(c, g.base, "no memory");
-    memset(g.base, CANARY, bytes + 2 * GUARD);
-    g.at = g.base + GUARD;
-    return g;
-}
-
-/* A step may write only the bytes [first, end). */
-static void untouched(check *c, const guarded *g, const unsigned char *before, uint64_t first, uint64_t end,
-                      const char *what) {
-    for (uint64_t i = 0; i < GUARD; i++)
-        check_that(c, g->base[i] == CANARY && g->at[g->bytes + i] == CANARY, "step writes outside of %s", what);
-    check_that(c, memcmp(g->at, before, first) == 0 && memcmp(g->at + end, before + end, g->bytes - end) == 0,
-               "step writes outside of its piece of %s", what);
-}
-
-typedef struct { /* a parameter with its gradient and states */
-    tess_param_view param;
-    tess_grain grain;
-    guarded master, grad, state[TESS_STATES_MOST];
-    guarded update, scratch; /* of matrices */
-    uint32_t phase;          /* in which step_piece comes */
-} stepped;
-
-static uint64_t values_of(uint64_t elems, uint32_t every) {
-    return (elems + every - 1) / every;
-}
-
-static uint64_t state_at(const stepped *x, uint32_t k, uint64_t elem) {
-    return values_of(elem, x->grain.state[k].every) * tess_dtype_bytes(x->grain.state[k].dtype);
-}
-
-static int stepped_new(check *c, int i, stepped *x) {
-    uint64_t random = 7 + (uint64_t)i;
-    *x = (stepped){ .param = param_of(i, TESS_F32) };
-    if (describe(c, &x->param, TESS_STEPS_MOMENTUM, &x->grain, 0) != TESS_OK || x->grain.kernel)
-        return 0;
-    check_that(c, TESS_CAN(tess_optimizer_ops, optimizer_ops, step), "has no step, and names no kernel");
-    judge(c, &x->param, &x->grain);
-    x->master = guarded_new(c, 4 * x->param.elems);
-    x->grad = guarded_new(c, 4 * x->param.elems);
-    x->update = guarded_new(c, 4 * x->param.elems);
-    x->scratch = guarded_new(c, x->grain.scratch_bytes);
-    for (uint32_t k = 0; k < x->grain.n_states; k++) {
-        x->state[k] = guarded_new(c, state_at(x, k, x->param.elems));
-        memset(x->state[k].at, 0, x->state[k].bytes);
-    }
-    for (uint64_t e = 0; e < x->param.elems; e++)
-        ((float *)(void *)x->master.at)[e] = check_random_float(&random);
-    return 1;
-}
-
-static void stepped_free(stepped *x) {
-    free(x->master.base);
-    free(x->grad.base);
-    free(x->update.base);
-    free(x->scratch.base);
-    for (uint32_t k = 0; k < x->grain.n_states; k++)
-        free(x->state[k].base);
-}
-
-static void new_gradient(stepped *x, uint64_t step) {
-    uint64_t random = 99 + step;
-    for (uint64_t e = 0; e < x->param.elems; e++)
-        ((float *)(void *)x->grad.at)[e] = e % 17 ? check_random_float(&random) * 1e-3f : 0;
-}
-
-static tess_optimizer_piece piece_of(const stepped *x, uint64_t step, uint64_t first, uint64_t elems) {
-    return (tess_optimizer_piece){ .struct_size = sizeof(tess_optimizer_piece),
-                                   .param = &x->param,
-                                   .first = first,
-                                   .elems = elems,
-                                   .step = step,
-                                   .lr = 1e-2,
-                                   .weight_decay = 0.1,
-                                   .momentum = 0.9 };
-}
-
-static tess_status step_piece(stepped *x, uint64_t step, uint64_t first, uint64_t elems, tess_error *e) {
-    tess_optimizer_piece p = piece_of(x, step, first, elems);
-    p.master = (float *)(void *)x->master.at + first;
-    p.grad = (const float *)(void *)x->grad.at + first;
-    p.phase = x->phase;
-    if (x->phase != TESS_PHASE_WHOLE)
-        p.update = (float *)(void *)x->update.at + first;
-    if (x->phase == TESS_PHASE_AFTER)
-        p.grad = NULL;
-    for (uint32_t k = 0; k < x->grain.n_states; k++)
-        p.state[k] = x->state[k].at + state_at(x, k, first);
-    return optimizer_ops->step(optimizer_ctx, &p, e);
-}
-
-static void must_step(check *c, stepped *x, uint64_t step, uint64_t first, uint64_t elems) {
-    tess_error e = { .struct_size = sizeof e };
-    check_doing(c, "step");
-    tess_status s = step_piece(x, step, first, elems, &e);
-    check_doing(c, "");
-    check_that(c, s == TESS_OK, "step of %llu elements gave %s: %s", (unsigned long long)elems, check_status(s),
-               e.message);
-}
-
-static void same(check *c, const stepped *a, const stepped *b, const char *when) {
-    unsigned long long elems = a->param.elems;
-    check_that(c, memcmp(a->master.at, b->master.at, a->master.bytes) == 0,
-               "%llu elements, %s: the parameter has other bits than in one piece", elems, when);
-    for (uint32_t k = 0; k < a->grain.n_states; k++)
-        check_that(c, memcmp(a->state[k].at, b->state[k].at, a->state[k].bytes) == 0,
-                   "%llu elements, %s: state %s has other bits than in one piece", elems, when, a->grain.state[k].name);
-}
-
-static uint64_t grain_of(const stepped *x) {
-    return uncut_of(&x->param, &x->grain);
-}
-
-/* Steps in pieces of `grains` grains. With `back`, the last piece comes first. */
-static void step_cut(check *c, stepped *x, uint64_t step, uint64_t grains, int back) {
-    uint64_t most = grains * grain_of(x), n = (x->param.elems + most - 1) / most;
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t first = (back ? n - 1 - i : i) * most, left = x->param.elems - first;
-        must_step(c, x, step, first, left < most ? left : most);
-    }
-}
-
-/* ---- whole matrices ---- */
-
-static void share_at_once(void *pool, uint64_t n, void (*fn)(void *user, uint64_t first, uint64_t n), void *user) {
-    (void)pool;
-    if (n)
-        fn(user, 0, n);
-}
-
-typedef struct {
-    void (*fn)(void *user, uint64_t first, uint64_t n);
-    void *user;
-    uint64_t first, n;
-} shared_part;
-
-static void *do_shared(void *arg) {
-    const shared_part *s = arg;
-    for (uint64_t i = s->n; i-- > 0;)
-        s->fn(s->user, s->first + i, 1);
-    return NULL;
-}
-
-/* Two threads, each part by itself, the last one first. */
-static void share_apart(void *pool, uint64_t n, void (*fn)(void *user, uint64_t first, uint64_t n), void *user) {
-    shared_part low = { fn, user, 0, n / 2 }, high = { fn, user, n / 2, n - n / 2 };
-    pthread_t thread;
-    (void)pool;
-    int started = pthread_create(&thread, NULL, do_shared, &low) == 0;
-    do_shared(&high);
-    if (started)
-        pthread_join(thread, NULL);
-    else
-        do_shared(&low);
-}
-
-static void guards_hold(check *c, const guarded *g, const char *what) {
-    for (uint64_t i = 0; i < GUARD; i++)
-        check_that(c, g->base[i] == CANARY && g->at[g->bytes + i] == CANARY, "matrix writes outside of %s", what);
-}
-
-/* Works on matrix `index`. What is in the scratch, and how the work is shared out, makes no difference. */
-static void work_on(check *c, stepped *x, uint64_t step, uint64_t index, int apart) {
-    const uint64_t at = index * x->grain.rows * x->grain.cols;
-    tess_error e = { .struct_size = sizeof e };
-    tess_optimizer_matrix m = { .struct_size = sizeof m,
-                                .param = &x->param,
-                                .index = index,
-                                .rows = x->grain.rows,
-                                .cols = x->grain.cols,
-                                .step = step,
-                                .momentum = 0.9,
-                                .update = (float *)(void *)x->update.at + at,
-                                .scratch = x->scratch.at,
-                                .share = apart ? share_apart : share_at_once };
-    for (uint32_t k = 0; k < x->grain.n_states; k++)
-        m.state[k] = x->grain.whole >> k & 1 ? (float *)(void *)x->state[k].at + at : NULL;
-    memset(x->scratch.at, apart ? 0xff : 0x11, x->scratch.bytes);
-    check_doing(c, "matrix");
-    tess_status s = optimizer_ops->matrix(optimizer_ctx, &m, &e);
-    check_doing(c, "");
-    check_that(c, s == TESS_OK, "matrix gave %s: %s", check_status(s), e.message);
-    guards_hold(c, &x->scratch, "its scratch");
-    guards_hold(c, &x->update, "its update");
-}
-
-/* Steps in pieces of so many grains; a matrix before and after its work as a whole. */
-static void step_phases(check *c, stepped *x, uint64_t step, uint64_t grains, int back) {
-    int of_matrix = x->grain.grain == TESS_GRAIN_MATRIX;
-    x->phase = of_matrix ? TESS_PHASE_BEFORE : TESS_PHASE_WHOLE;
-    step_cut(c, x, step, grains, back);
-    if (!of_matrix)
-        return;
-    for (uint64_t i = 0; i < x->param.elems / (x->grain.rows * x->grain.cols); i++)
-        work_on(c, x, step, i, back);
-    x->phase = TESS_PHASE_AFTER;
-    step_cut(c, x, step, grains, back);
-}
-
-static void step_at_once(check *c, stepped *x, uint64_t step) {
-    step_phases(c, x, step, x->param.elems, 0);
-}
-
-/* Nothing but the update of one matrix, and the states that travel with it, is written. */
-static void matrix_alone(check *c) {
-    int steps = 0;
-    open_optimizer(c);
-    for (int i = 0; i < SHAPES; i++) {
-        stepped x, before;
-        if (!stepped_new(c, i, &x) || !stepped_new(c, i, &before))
-            continue;
-        for (int k = 0; x.grain.grain == TESS_GRAIN_MATRIX && k < 2; k++) {
-            stepped *of = k ? &before : &x;
-            new_gradient(of, 1);
-            of->phase = TESS_PHASE_BEFORE;
-            step_cut(c, of, 1, of->param.elems, 0);
-        }
-        if (x.grain.grain == TESS_GRAIN_MATRIX) {
-            const uint64_t elems = x.grain.rows * x.grain.cols, last = x.param.elems / elems - 1;
-            check_thread_state thread;
-            check_thread_look(&thread);
-            work_on(c, &x, 1, last, 0);
-            const char *changed = check_thread_changed(&thread);
-            check_that(c, !changed, "matrix changes %s of the calling thread", changed);
-            untouched(c, &x.update, before.update.at, 4 * last * elems, 4 * (last + 1) * elems, "the update");
-            untouched(c, &x.master, before.master.at, 0, 0, "the parameter");
-            untouched(c, &x.grad, before.grad.at, 0, 0, "the gradient");
-            for (uint32_t k = 0; k < x.grain.n_states; k++)
-                untouched(c, &x.state[k], before.state[k].at,
-                          x.grain.whole >> k & 1 ? state_at(&x, k, last * elems) : 0,
-                          x.grain.whole >> k & 1 ? state_at(&x, k, (last + 1) * elems) : 0, x.grain.state[k].name);
-            steps++;
-        }
-        stepped_free(&x);
-        stepped_free(&before);
-    }
-    if (!steps)
-        check_skip(c, "steps no whole matrix");
-}
-
 /* Skips the check if the device's kernels do all steps. */
 static void has_steps(check *c, int steps) {
     if (!steps)
@@ -274,11 +25,11 @@ static void cut_anywhere(check *c) {
             if (!stepped_new(c, i, &whole) || !stepped_new(c, i, &cut))
                 continue;
             for (uint64_t step = 1; step <= STEPS; step++) {
-                new_gradient(&whole, step);
-                new_gradient(&cut, step);
-                step_at_once(c, &whole, step);
-                step_phases(c, &cut, step, cuts[k], k % 2);
-                same(c, &whole, &cut, "cut");
+                stepped_gradient(&whole, step);
+                stepped_gradient(&cut, step);
+                stepped_at_once(c, &whole, step);
+                stepped_phases(c, &cut, step, cuts[k], k % 2);
+                stepped_same(c, &whole, &cut, "cut", "in one piece");
             }
             stepped_free(&whole);
             stepped_free(&cut);
@@ -295,16 +46,16 @@ typedef struct {
 
 static void *step_share(void *arg) {
     share *s = arg;
-    for (uint64_t at = s->first, most = 3 * grain_of(s->x); at < s->first + s->elems && !s->status; at += most) {
+    for (uint64_t at = s->first, most = 3 * stepped_grain(s->x); at < s->first + s->elems && !s->status; at += most) {
         uint64_t left = s->first + s->elems - at;
-        s->status = step_piece(s->x, s->step, at, left < most ? left : most, NULL);
+        s->status = stepped_piece(s->x, s->step, at, left < most ? left : most, NULL);
     }
     return NULL;
 }
 
 static void step_shares(check *c, stepped *x, uint64_t step) {
     enum { THREADS = 4 };
-    uint64_t elems = x->param.elems, grain = grain_of(x), part = (elems / THREADS + grain) / grain * grain;
+    uint64_t elems = x->param.elems, grain = stepped_grain(x), part = (elems / THREADS + grain) / grain * grain;
     pthread_t thread[THREADS];
     share s[THREADS];
     for (uint64_t i = 0; i < THREADS; i++) {
@@ -324,17 +75,18 @@ static void several_threads(check *c) {
     if (!stepped_new(c, SHAPES - 1, &whole) || !stepped_new(c, SHAPES - 1, &cut))
         check_skip(c, "has no step of its own");
     for (uint64_t step = 1; step <= 20; step++) {
-        new_gradient(&whole, step);
-        new_gradient(&cut, step);
-        step_at_once(c, &whole, step);
+        stepped_gradient(&whole, step);
+        stepped_gradient(&cut, step);
+        stepped_at_once(c, &whole, step);
         cut.phase = cut.grain.grain == TESS_GRAIN_MATRIX ? TESS_PHASE_BEFORE : TESS_PHASE_WHOLE;
+        memset(cut.update.at, cut.in_update, cut.update.bytes);
         step_shares(c, &cut, step);
         if (cut.phase == TESS_PHASE_BEFORE) {
-            work_on(c, &cut, step, 0, 1);
+            stepped_matrix(c, &cut, step, 0);
             cut.phase = TESS_PHASE_AFTER;
             step_shares(c, &cut, step);
         }
-        same(c, &whole, &cut, "from four threads");
+        stepped_same(c, &whole, &cut, "from four threads", "in one piece");
     }
     stepped_free(&whole);
     stepped_free(&cut);
@@ -348,29 +100,29 @@ static void nothing_else_written(check *c) {
         stepped x, before;
         if (!stepped_new(c, i, &x) || !stepped_new(c, i, &before))
             continue;
-        uint64_t elems = x.param.elems, grain = grain_of(&x), first = elems / 3 / grain * grain;
+        uint64_t elems = x.param.elems, grain = stepped_grain(&x), first = elems / 3 / grain * grain;
         uint64_t n = elems - first > 2 * grain ? (elems - first) / 2 / grain * grain : elems - first;
         check_thread_state thread;
-        new_gradient(&x, 1);
-        new_gradient(&before, 1);
+        stepped_gradient(&x, 1);
+        stepped_gradient(&before, 1);
         check_thread_look(&thread);
         if (x.grain.grain == TESS_GRAIN_MATRIX) {
             x.phase = TESS_PHASE_BEFORE;
-            must_step(c, &x, 1, first, n);
-            untouched(c, &x.master, before.master.at, 0, 0, "the parameter, before");
-            untouched(c, &x.update, before.update.at, 4 * first, 4 * (first + n), "the update");
+            stepped_must(c, &x, 1, first, n);
+            stepped_untouched(c, &x.master, before.master.at, 0, 0, "the parameter, before");
+            stepped_untouched(c, &x.update, before.update.at, 4 * first, 4 * (first + n), "the update");
             memcpy(before.update.at, x.update.at, x.update.bytes);
             x.phase = TESS_PHASE_AFTER;
         }
-        must_step(c, &x, 1, first, n);
+        stepped_must(c, &x, 1, first, n);
         const char *changed = check_thread_changed(&thread);
         check_that(c, !changed, "step changes %s of the calling thread", changed);
-        untouched(c, &x.update, before.update.at, 0, 0, "the update, after");
-        untouched(c, &x.grad, before.grad.at, 0, 0, "the gradient");
-        untouched(c, &x.master, before.master.at, 4 * first, 4 * (first + n), "the parameter");
+        stepped_untouched(c, &x.update, before.update.at, 0, 0, "the update, after");
+        stepped_untouched(c, &x.grad, before.grad.at, 0, 0, "the gradient");
+        stepped_untouched(c, &x.master, before.master.at, 4 * first, 4 * (first + n), "the parameter");
         for (uint32_t k = 0; k < x.grain.n_states; k++)
-            untouched(c, &x.state[k], before.state[k].at, state_at(&x, k, first), state_at(&x, k, first + n),
-                      x.grain.state[k].name);
+            stepped_untouched(c, &x.state[k], before.state[k].at, stepped_state_at(&x, k, first),
+                              stepped_state_at(&x, k, first + n), x.grain.state[k].name);
         check_that(c, memcmp(x.master.at, before.master.at, x.master.bytes) != 0, "a step changes no parameter");
         stepped_free(&x);
         stepped_free(&before);
@@ -413,14 +165,14 @@ static void step_there(check *c, stepped *x, uint64_t step, const tess_buffer *c
     tess_buffer state[TESS_STATES_MOST];
     for (uint32_t k = 0; k < x->grain.n_states; k++)
         state[k] = upload(x->state[k].at, x->state[k].bytes);
-    uint64_t cut = 2 * grain_of(x) < x->param.elems ? 2 * grain_of(x) : x->param.elems;
+    uint64_t cut = 2 * stepped_grain(x) < x->param.elems ? 2 * stepped_grain(x) : x->param.elems;
     for (uint64_t first = 0; first < x->param.elems; first += cut, cut = x->param.elems - first) {
-        tess_optimizer_piece p = piece_of(x, step, first, cut);
+        tess_optimizer_piece p = stepped_piece_of(x, step, first, cut);
         tess_error e = { .struct_size = sizeof e };
         p.master = (float *)master.ptr + first;
         p.grad = (const float *)grad.ptr + first;
         for (uint32_t k = 0; k < x->grain.n_states; k++)
-            p.state[k] = (char *)state[k].ptr + state_at(x, k, first);
+            p.state[k] = (char *)state[k].ptr + stepped_state_at(x, k, first);
         const tess_device_piece on = { .struct_size = sizeof on,
                                        .grad_scale = 0.5f,
                                        .piece = &p,
@@ -456,13 +208,13 @@ static void on_a_device(check *c) {
             continue;
         for (uint64_t step = 1; step <= STEPS; step++) {
             int clips = step % 2 == 0;
-            new_gradient(&here, step);
-            new_gradient(&there, step);
+            stepped_gradient(&here, step);
+            stepped_gradient(&there, step);
             for (uint64_t e = 0; e < here.param.elems; e++)
                 ((float *)(void *)here.grad.at)[e] *= clips ? 0.5f * factor : 0.5f;
-            must_step(c, &here, step, 0, here.param.elems);
+            stepped_must(c, &here, step, 0, here.param.elems);
             step_there(c, &there, step, clips ? &clip : NULL, &note);
-            same(c, &here, &there, "in a device's memory");
+            stepped_same(c, &here, &there, "in a device's memory", "on the host");
         }
         stepped_free(&here);
         stepped_free(&there);
@@ -482,7 +234,10 @@ const check_case check_cases_optimizer[] = {
     { "nothing_else_written", 1, nothing_else_written, 0, 0 },
     { "cut_anywhere", 1, cut_anywhere, 0, 0 },
     { "several_threads", 1, several_threads, 0, 0 },
+    { "update_written", 1, update_written, 0, 0 },
     { "matrix_alone", 1, matrix_alone, 0, 0 },
+    { "matrix_any_parts", 1, matrix_any_parts, 0, 0 },
+    { "matrix_any_scratch", 1, matrix_any_scratch, 0, 0 },
     { "on_a_device", 1, on_a_device, 0, 0 },
     { 0 },
 };
