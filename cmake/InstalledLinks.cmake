@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Runs in `cmake --install`, when the guide is there: its links to headers and to the kit lead to where those are
 # installed, and those to files that stay in the source become plain text. doc_dir, include_dir and kit_dir are set.
-set(prefix $ENV{DESTDIR}${CMAKE_INSTALL_PREFIX})
+get_filename_component(prefix "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}" ABSOLUTE) # as given, it may be relative
 file(GLOB_RECURSE pages ${prefix}/${doc_dir}/*.md)
 foreach(page IN LISTS pages)
   get_filename_component(folder ${page} DIRECTORY)

@@ -53,7 +53,7 @@ first_time=$(grep -n '^gpt-bf16 ' results/table | cut -d: -f1)
 for part in test_cuda_ops test_cuda_layer test_cuda_llama test_cuda_models matrix; do
   [ "$(grep -n "^$part " results/table | cut -d: -f1)" -lt "$first_time" ] || fail "$part comes after times: $(cat results/table)"
 done
-for part in test_cuda_ops test_cuda_layer test_cuda_llama test_cuda_models gpt2-bf16 gpt2-fp16 llama-bf16 mnist convbn-fp16 gpt-bf16-all graphs gpu_bench nsys nsys-names; do
+for part in test_cuda_ops test_cuda_layer test_cuda_llama test_cuda_models gpt2-bf16 gpt2-fp16 llama-bf16 mnist gpt-bf16-all graphs gpu_bench nsys nsys-names; do
   grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
 done
 grep -q "FAILED" out && fail "a part failed: $(cat out)"
@@ -155,4 +155,8 @@ message("headers: \${TESSERA_CUDA_INCLUDE}")
 END
 expect 0 env -u CUDA_PATH PATH="$PWD/links:$PATH" cmake -P find.cmake
 grep -Eq "headers: ($PWD/toolkit/include|$PWD/toolkit/bin/../include)$" err || fail "headers elsewhere: $(cat err)"
+OUT=$PWD/convbn expect 0 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only 'convbn*'
+for part in convbn convbn-fp16; do
+  grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
+done
 echo "tests/gpu/run passes on the doubles and tells what fails"

@@ -15,6 +15,7 @@ A program's declarations are written and read by one table of fields: describe_p
 One index of names serves the core and the readers of files: names_add names_find names_free
 Safetensors files have one reader, one order and one header, the checkpoints': disk_read_all disk_sync_dir disk_write_all dtype_of_word dtype_word safetensors_arrange safetensors_close safetensors_header safetensors_list safetensors_open_source safetensors_read_raw tensor_dtype_bytes
 Train names the checkpoint it goes on from before it has an engine: disk_real is_checkpoint manifest_free saved_manifest step_dir store_line store_list
+Train compares the options of its optimizer, value by value, with those of the run that saved: kind_name plugin_close plugin_open
 Launch starts the key-value server, which in a program without a launcher rank 0 starts: kv_server_catch_up kv_server_closing kv_server_connected kv_server_culprit kv_server_fits kv_server_joined kv_server_last_word kv_server_rank_ended kv_server_ready kv_server_silent kv_server_start kv_server_stop local_path secret_read seconds_option wire_is_loopback wire_route
 A mesh is read by one parser, the core's: mesh_parse
 Ranks are counted, and their threads chosen, before tess_open; a benchmark of blocks meets without it: control_close control_exchange control_open world_from_env

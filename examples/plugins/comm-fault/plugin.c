@@ -189,6 +189,19 @@ static void fault_request_free(tess_request *r) {
 
 /* ---- communicators ----------------------------------------------------------------------------- */
 
+enum { RESERVE = 16 }; /* requests that are under way at once, in a step that audits, too */
+
+static int reserve_requests(tess_comm *comm) {
+    tess_request *r = NULL;
+    for (int i = 0; i < RESERVE && (r = calloc(1, sizeof *r)); i++) {
+        r->comm = comm;
+        keep_request(r);
+    }
+    return r != NULL;
+}
+
+static void fault_destroy(tess_comm *);
+
 static tess_status wrapped(context *ctx, tess_comm *under, int32_t rank, tess_comm **out, tess_error *error) {
     pthread_condattr_t clock;
     tess_comm *comm = calloc(1, sizeof *comm);
@@ -204,6 +217,10 @@ static tess_status wrapped(context *ctx, tess_comm *under, int32_t rank, tess_co
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&comm->changed, &clock);
     pthread_condattr_destroy(&clock);
+    if (!reserve_requests(comm)) {
+        fault_destroy(comm);
+        return tess_plugin_fail(error, TESS_E_NOMEM, "comm fault: no memory for requests");
+    }
     *out = comm;
     return TESS_OK;
 }
