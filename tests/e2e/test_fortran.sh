@@ -36,8 +36,8 @@ cat >offsets.c <<'END'
 #include <tessera/tessera.h>
 #include <stdio.h>
 int main(void) {
-    printf("%zu %zu %zu %zu\n", offsetof(tess_range, stacked_first), offsetof(tess_options, audit_user),
-           offsetof(tess_param_options, tag), offsetof(tess_optimizer_options, step));
+    printf("%zu %zu %zu %zu\n", offsetof(tess_range, stacked_first), offsetof(tess_options, common_bytes),
+           offsetof(tess_param_options, tag), offsetof(tess_optimizer_options, group_lr));
     printf("%zu %zu %zu %zu\n", sizeof(tess_range), sizeof(tess_options), sizeof(tess_param_options),
            sizeof(tess_optimizer_options));
     printf("%zu %zu %zu %zu %zu\n", offsetof(tess_options, own_states), offsetof(tess_options, microbatches),
@@ -56,8 +56,8 @@ program offsets
   type(options), target :: o
   type(param_options) :: p
   type(optimizer_options) :: s
-  print '(*(i0, :, 1x))', c_sizeof(r) - c_sizeof(r%stacked_first), c_sizeof(o) - c_sizeof(o%audit_user), &
-    c_sizeof(p) - c_sizeof(p%tag), c_sizeof(s) - c_sizeof(s%step)
+  print '(*(i0, :, 1x))', c_sizeof(r) - c_sizeof(r%stacked_first), c_sizeof(o) - c_sizeof(o%common_bytes), &
+    c_sizeof(p) - c_sizeof(p%tag), c_sizeof(s) - c_sizeof(s%group_lr)
   print '(*(i0, :, 1x))', c_sizeof(r), c_sizeof(o), c_sizeof(p), c_sizeof(s)
   print '(*(i0, :, 1x))', at(c_loc(o%own_states)), at(c_loc(o%microbatches)), at(c_loc(o%group)), at(c_loc(o%on_audit)), &
     at(c_loc(o%audit_failed))

@@ -56,7 +56,8 @@ module tessera
     type(c_ptr) :: group = c_null_ptr
     type(c_ptr) :: audit = c_null_ptr, on_audit = c_null_ptr ! of blocks, which a program by hooks has none of
     type(c_funptr) :: audit_failed = c_null_funptr
-    type(c_ptr) :: audit_user = c_null_ptr
+    type(c_ptr) :: audit_user = c_null_ptr, common = c_null_ptr
+    integer(c_int64_t) :: common_bytes = 0
   end type
 
   type, bind(c) :: param_options
@@ -78,6 +79,7 @@ module tessera
     integer(c_int32_t) :: n_groups = 0
     type(c_ptr) :: groups = c_null_ptr
     integer(c_int64_t) :: step = 0
+    type(c_ptr) :: group_lr = c_null_ptr
   end type
 
   interface
