@@ -49,7 +49,7 @@ commands() {
       if (held !~ /\\$/) flush()
     }
     function starts(text) {
-      return text ~ /^ *(\$ )?([A-Z_]+=[^ ]* )*((~|\.)?[a-z_0-9\/.-]*\/)?(tessera|cmake|ctest|cc|export|openssl|scp|ln|mkdir|cd|pip|apt|python3|\.\/[a-z_]+|tools\/[a-z]+|tests\/[a-z_0-9\/]+(\.sh)?|\.ci\/run|build\/first\/train|[a-z]+\/test_matrix)( |$)/
+      return text ~ /^ *(\$ )?([A-Z_]+=([^ \047]*|\047[^\047]*\047) )*((~|\.)?[a-z_0-9\/.-]*\/)?(tessera|cmake|ctest|cc|export|openssl|scp|ln|mkdir|cd|tail|pip|apt|python3|\.\/[a-z_]+|tools\/[a-z]+|tests\/[a-z_0-9\/]+(\.sh)?|\.ci\/run|build\/first\/train|[a-z]+\/test_matrix)( |$)/
     }
     /^<!-- (not run|exit code): / { mark = $0; gsub(/^<!-- | -->$/, "", mark); pending = 1; next }
     /^```/ {
