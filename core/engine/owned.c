@@ -78,14 +78,14 @@ static void scale_floats(float *x, uint64_t n, float scale) {
 tess_status tess__value_load(tess *t, const tess__value *v, uint64_t first, uint64_t n, void *raw, void *wide) {
     uint32_t bytes = tess_dtype_bytes(v->dtype);
     TRY(tess__copy_now(t, raw, TESS_MEM_HOST, v->at + first * bytes, v->mem, n * bytes));
-    tess__cast_find(v->dtype, wide_dtype(v))(raw, wide, n);
+    tess__cast_find(v->dtype, wide_dtype(v), 0)(raw, wide, n);
     scale_floats(wide, n, v->scale);
     return TESS_OK;
 }
 
 tess_status tess__value_store(tess *t, const tess__value *v, uint64_t first, uint64_t n, void *raw, const void *wide) {
     uint32_t bytes = tess_dtype_bytes(v->dtype);
-    tess__cast_find(wide_dtype(v), v->dtype)(wide, raw, n);
+    tess__cast_find(wide_dtype(v), v->dtype, 0)(wide, raw, n);
     scale_floats(raw, n, v->scale == 0 ? 0 : 1 / v->scale); /* of gradients, which are fp32 */
     return tess__copy_now(t, v->at + first * bytes, v->mem, raw, TESS_MEM_HOST, n * bytes);
 }

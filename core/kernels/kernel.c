@@ -27,7 +27,7 @@ static int sum_goes_to(uint32_t in, uint32_t out) {
 static int dtypes_supported(const tess_kernel *k) {
     uint32_t in = k->in_dtype, out = k->out_dtype;
     switch (k->kernel) {
-    case TESS_K_CAST: return tess__cast_find(in, out) != NULL;
+    case TESS_K_CAST: return tess__cast_find(in, out, 0) != NULL;
     case TESS_K_TREE_SUM: return one_of(in, SUMMED) && sum_goes_to(in, out);
     case TESS_K_SCALE: return in == out && one_of(in, 1 << TESS_F32 | 1 << TESS_F64);
     case TESS_K_SQUARE_SUM: return one_of(in, FLOATS) && in != TESS_F64 && (!out || out == TESS_I64);

@@ -69,7 +69,7 @@ static const struct {
     { TESS_F16, TESS_BF16, PATHS(f16_to_bf16) }, { TESS_BF16, TESS_F16, PATHS(bf16_to_f16) },
 };
 
-tess__cast_fn tess__cast_find(uint32_t from, uint32_t to) {
+tess__cast_fn tess__cast_find(uint32_t from, uint32_t to, int stream) {
     if (tess_dtype_is_blocks(from) || tess_dtype_is_blocks(to))
         return tess__cast_find_blocks(from, to);
     static const tess__cast_fn copies[] = { NULL, copy_1, copy_2, NULL, copy_4, NULL, NULL, NULL, copy_8 };
@@ -77,10 +77,11 @@ tess__cast_fn tess__cast_find(uint32_t from, uint32_t to) {
         return copies[tess_dtype_bytes(from)];
     int isa = tess__isa(), path = isa >= TESS_ISA_AVX512 ? 2 : isa == TESS_ISA_AVX2 ? 1 : 0;
 #if defined(TESS_HAVE_X86)
-    tess__cast_fn wide = tess__cast_find_x86(from, to, isa);
+    tess__cast_fn wide = tess__cast_find_x86(from, to, stream, isa);
     if (wide)
         return wide;
 #endif
+    (void)stream;
     for (size_t i = 0; i < sizeof casts / sizeof casts[0]; i++)
         if (casts[i].from == from && casts[i].to == to)
             return casts[i].paths[path];
@@ -99,27 +100,12 @@ static void cast_part(void *user, uint64_t first, uint64_t elems) {
     job->fn(job->src + tess_dtype_span(job->from, first), job->dst + tess_dtype_span(job->to, first), elems);
 }
 
-/* Whole blocks, whole cache lines of any dtype, and little enough to stay in the nearest cache. */
-enum { PIECE_ELEMS = 16 * TESS_Q8_BLOCK };
-
-static void stream_part(void *user, uint64_t first, uint64_t elems) {
-    const cast_job *job = user;
-    _Alignas(TESS__PAST_ALIGN) char piece[PIECE_ELEMS * sizeof(double)];
-    for (uint64_t i = first, n; i < first + elems; i += n) {
-        uint64_t left = first + elems - i, whole = PIECE_ELEMS - i % PIECE_ELEMS;
-        n = left < whole ? left : whole;
-        job->fn(job->src + tess_dtype_span(job->from, i), piece, n);
-        tess__copy_past(job->dst + tess_dtype_span(job->to, i), piece, tess_dtype_span(job->to, n));
-    }
-}
-
 void tess__kernel_cast(const tess_kernel *k, tess__pool *pool) {
     if (tess__kernel_draws(k)) {
         tess__kernel_draw(k, pool);
         return;
     }
-    uint64_t bytes = tess_dtype_span(k->in_dtype, k->elems) + tess_dtype_span(k->out_dtype, k->elems);
-    cast_job job = { tess__cast_find(k->in_dtype, k->out_dtype), k->in[0], k->out, k->in_dtype, k->out_dtype };
-    int streams = bytes >= TESS__PAST_LEAST_BYTES && k->in_dtype != k->out_dtype; /* memcpy sees to itself */
-    tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, streams ? stream_part : cast_part, &job);
+    int stream = tess_dtype_span(k->in_dtype, k->elems) + tess_dtype_span(k->out_dtype, k->elems) >= 16u << 20;
+    cast_job job = { tess__cast_find(k->in_dtype, k->out_dtype, stream), k->in[0], k->out, k->in_dtype, k->out_dtype };
+    tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, cast_part, &job);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Casts between f32 and the 16-bit floats with AVX2, AVX-512 and AVX-512 BF16. */
+/* Casts between f32 and the 16-bit floats with AVX2, AVX-512 and AVX-512 BF16, storing past the caches when asked to.
+ */
 #include "kernel_x86.h"
 #if defined(TESS_HAVE_X86)
 #include "kit/formulas.h"
@@ -69,8 +70,10 @@ TESS_TARGET_AVX2 static inline __m256i wide_f16_256(const uint16_t *from) {
 }
 
 /* ---- the loops ---------------------------------------------------------------------------------- */
-#define CAST(name, target, from_type, to_type, bytes, vector, vector_fn, store_fn, formula)                            \
-    target static void name(const void *src, void *dst, uint64_t elems) {                                              \
+/* One cast as two functions, storing into the caches and past them. `bytes` is a vector's size; single elements lead to
+ * an aligned store and finish the rest. An output whose elements lie across vectors is never aligned: plain stores. */
+#define CAST(name, target, from_type, to_type, bytes, vector, vector_fn, store_fn, stream_fn, formula)                 \
+    target static void name##_store(const void *src, void *dst, uint64_t elems) {                                      \
         const from_type *from = src;                                                                                   \
         to_type *to = dst;                                                                                             \
         const uint64_t step = (bytes) / sizeof *to;                                                                    \
@@ -79,11 +82,27 @@ TESS_TARGET_AVX2 static inline __m256i wide_f16_256(const uint16_t *from) {
             store_fn((vector *)(void *)(to + i), vector_fn(from + i));                                                 \
         for (; i < elems; i++)                                                                                         \
             to[i] = formula(from[i]);                                                                                  \
+    }                                                                                                                  \
+    target static void name##_stream(const void *src, void *dst, uint64_t elems) {                                     \
+        const from_type *from = src;                                                                                   \
+        to_type *to = dst;                                                                                             \
+        const uint64_t step = (bytes) / sizeof *to;                                                                    \
+        uint64_t i = 0;                                                                                                \
+        for (; i < elems && (uintptr_t)(to + i) % (bytes); i++)                                                        \
+            to[i] = formula(from[i]);                                                                                  \
+        if ((uintptr_t)(to + i) % (bytes) == 0) {                                                                      \
+            for (; i + step <= elems; i += step)                                                                       \
+                stream_fn((vector *)(void *)(to + i), vector_fn(from + i));                                            \
+            _mm_sfence();                                                                                              \
+        }                                                                                                              \
+        for (; i < elems; i++)                                                                                         \
+            to[i] = formula(from[i]);                                                                                  \
     }
 #define CAST_512(name, target, from_type, to_type, vector_fn, formula)                                                 \
-    CAST(name, target, from_type, to_type, 64, __m512i, vector_fn, _mm512_storeu_si512, formula)
+    CAST(name, target, from_type, to_type, 64, __m512i, vector_fn, _mm512_storeu_si512, _mm512_stream_si512, formula)
 #define CAST_256(name, from_type, to_type, vector_fn, formula)                                                         \
-    CAST(name, TESS_TARGET_AVX2, from_type, to_type, 32, __m256i, vector_fn, _mm256_storeu_si256, formula)
+    CAST(name, TESS_TARGET_AVX2, from_type, to_type, 32, __m256i, vector_fn, _mm256_storeu_si256, _mm256_stream_si256, \
+         formula)
 
 CAST_512(f32_bf16_hardware, TESS_TARGET_AVX512_BF16, float, uint16_t, bf16_pair_hardware, tess_bf16_of_f32)
 CAST_512(f32_bf16_512, TESS_TARGET_AVX512, float, uint16_t, bf16_pair_512, tess_bf16_of_f32)
@@ -98,23 +117,23 @@ CAST_256(f16_f32_256, uint16_t, float, wide_f16_256, tess_f32_of_f16)
 static const struct {
     uint32_t from, to;
     int isa;
-    tess__cast_fn fn;
+    tess__cast_fn store, stream;
 } casts[] = { /* best first */
-              { TESS_F32, TESS_BF16, TESS_ISA_AVX512_BF16, f32_bf16_hardware },
-              { TESS_F32, TESS_BF16, TESS_ISA_AVX512, f32_bf16_512 },
-              { TESS_F32, TESS_BF16, TESS_ISA_AVX2, f32_bf16_256 },
-              { TESS_BF16, TESS_F32, TESS_ISA_AVX512, bf16_f32_512 },
-              { TESS_BF16, TESS_F32, TESS_ISA_AVX2, bf16_f32_256 },
-              { TESS_F32, TESS_F16, TESS_ISA_AVX512, f32_f16_512 },
-              { TESS_F32, TESS_F16, TESS_ISA_AVX2, f32_f16_256 },
-              { TESS_F16, TESS_F32, TESS_ISA_AVX512, f16_f32_512 },
-              { TESS_F16, TESS_F32, TESS_ISA_AVX2, f16_f32_256 }
+              { TESS_F32, TESS_BF16, TESS_ISA_AVX512_BF16, f32_bf16_hardware_store, f32_bf16_hardware_stream },
+              { TESS_F32, TESS_BF16, TESS_ISA_AVX512, f32_bf16_512_store, f32_bf16_512_stream },
+              { TESS_F32, TESS_BF16, TESS_ISA_AVX2, f32_bf16_256_store, f32_bf16_256_stream },
+              { TESS_BF16, TESS_F32, TESS_ISA_AVX512, bf16_f32_512_store, bf16_f32_512_stream },
+              { TESS_BF16, TESS_F32, TESS_ISA_AVX2, bf16_f32_256_store, bf16_f32_256_stream },
+              { TESS_F32, TESS_F16, TESS_ISA_AVX512, f32_f16_512_store, f32_f16_512_stream },
+              { TESS_F32, TESS_F16, TESS_ISA_AVX2, f32_f16_256_store, f32_f16_256_stream },
+              { TESS_F16, TESS_F32, TESS_ISA_AVX512, f16_f32_512_store, f16_f32_512_stream },
+              { TESS_F16, TESS_F32, TESS_ISA_AVX2, f16_f32_256_store, f16_f32_256_stream }
 };
 
-tess__cast_fn tess__cast_find_x86(uint32_t from, uint32_t to, int isa) {
+tess__cast_fn tess__cast_find_x86(uint32_t from, uint32_t to, int stream, int isa) {
     for (size_t i = 0; i < sizeof casts / sizeof casts[0]; i++)
         if (casts[i].from == from && casts[i].to == to && casts[i].isa <= isa)
-            return casts[i].fn;
+            return stream ? casts[i].stream : casts[i].store;
     return NULL;
 }
 #else

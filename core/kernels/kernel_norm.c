@@ -116,7 +116,7 @@ static void norm_part(void *user, uint64_t first, uint64_t elems) {
 
 void tess__kernel_square_sum(const tess_kernel *k, tess__pool *pool) {
     norm_job job = { .kernel = k,
-                     .load = k->in_dtype == TESS_F32 ? NULL : tess__cast_find(k->in_dtype, TESS_F32),
+                     .load = k->in_dtype == TESS_F32 ? NULL : tess__cast_find(k->in_dtype, TESS_F32, 0),
                      .block = block_find(),
                      .in_bytes = tess_dtype_bytes(k->in_dtype) };
     int64_t *out = k->out;

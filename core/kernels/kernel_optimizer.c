@@ -182,8 +182,8 @@ void tess__kernel_optimizer(const tess_kernel *k, tess__pool *pool) {
                      .bytes = tess_dtype_bytes(k->out_dtype),
                      .grad_bytes = tess_dtype_bytes(k->in_dtype),
                      .low_bytes = 2,
-                     .load = k->in_dtype == k->out_dtype ? NULL : tess__cast_find(k->in_dtype, k->out_dtype),
-                     .low = k->out2 ? tess__cast_find(k->out_dtype, TESS_BF16) : NULL,
+                     .load = k->in_dtype == k->out_dtype ? NULL : tess__cast_find(k->in_dtype, k->out_dtype, 0),
+                     .low = k->out2 ? tess__cast_find(k->out_dtype, TESS_BF16, 0) : NULL,
                      .not_finite =
                          TESS_HAS(tess_optimizer, k->optimizer, not_finite) ? k->optimizer->not_finite : NULL };
     tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, step_part, &job);

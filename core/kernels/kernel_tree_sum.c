@@ -62,14 +62,12 @@ typedef struct {
     add_fn add;
     tess__cast_fn load, store, load_out; /* null: no cast needed */
     tess__cast_fn pack, widen;           /* null: sums do not go through blocks */
-    int streams;                         /* the output is much larger than the caches, and nothing that was read */
 } sum_job;
 
 typedef struct { /* one thread's scratch for a chunk: a partial per level, the input as loaded, the result */
     _Alignas(64) char level[MOST_LEVELS][CHUNK_BYTES];
     _Alignas(64) char loaded[CHUNK_BYTES];
     _Alignas(64) char result[CHUNK_BYTES];
-    _Alignas(64) char streamed[CHUNK_BYTES];
     char blocks[CHUNK_BYTES / sizeof(float) / TESS_Q8_BLOCK * TESS_Q8_BYTES];
 } sum_scratch;
 
@@ -176,23 +174,12 @@ static void sum_part(void *user, uint64_t first, uint64_t elems) {
     int through = job->store || (k->flags & TESS_KERNEL_ADD); /* the sum is not yet what goes out */
     for (uint64_t at = first; at < stop; at += chunk) {
         uint64_t now = stop - at < chunk ? stop - at : chunk;
-        char *place = (char *)k->out + tess_dtype_span(k->out_dtype, at),
-             *out = job->streams ? scratch.streamed : place;
+        char *out = (char *)k->out + tess_dtype_span(k->out_dtype, at);
         void *end = through ? scratch.result : out;
         const void *x = k->flags & TESS_KERNEL_CHAIN ? sum_chain(job, at, now, end, &scratch)
                                                      : sum_tree(job, at, now, end, &scratch);
         finish_sum(job, x, out, now, &scratch);
-        if (job->streams)
-            tess__copy_past(place, out, tess_dtype_span(k->out_dtype, now));
     }
-}
-
-static int sum_streams(const tess_kernel *k) {
-    uint64_t read = k->n_in * tess_dtype_span(k->in_dtype, k->elems), written = tess_dtype_span(k->out_dtype, k->elems);
-    int is_input = (k->flags & (TESS_KERNEL_ADD | TESS_KERNEL_CHAIN)) != 0;
-    for (uint32_t i = 0; i < k->n_in; i++)
-        is_input |= k->in[i] == k->out;
-    return read + written >= TESS__PAST_LEAST_BYTES && !is_input && !tess_dtype_is_blocks(k->out_dtype);
 }
 
 /* 16-bit floats and blocks are summed in f32; all else in its own dtype. */
@@ -213,12 +200,11 @@ void tess__kernel_tree_sum(const tess_kernel *k, tess__pool *pool) {
                     .sum_bytes = tess_dtype_bytes(sum),
                     .out_bytes = tess_dtype_bytes(k->out_dtype),
                     .add = add_find(sum),
-                    .load = k->in_dtype == sum ? NULL : tess__cast_find(k->in_dtype, sum),
-                    .store = k->out_dtype == sum ? NULL : tess__cast_find(sum, k->out_dtype),
-                    .pack = blocks ? tess__cast_find(sum, blocks) : NULL,
-                    .widen = blocks ? tess__cast_find(blocks, sum) : NULL,
-                    .streams = sum_streams(k),
-                    .load_out = k->out_dtype == sum ? NULL : tess__cast_find(k->out_dtype, sum) };
+                    .load = k->in_dtype == sum ? NULL : tess__cast_find(k->in_dtype, sum, 0),
+                    .store = k->out_dtype == sum ? NULL : tess__cast_find(sum, k->out_dtype, 0),
+                    .pack = blocks ? tess__cast_find(sum, blocks, 0) : NULL,
+                    .widen = blocks ? tess__cast_find(blocks, sum, 0) : NULL,
+                    .load_out = k->out_dtype == sum ? NULL : tess__cast_find(k->out_dtype, sum, 0) };
     tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, sum_part, &job);
 }
 

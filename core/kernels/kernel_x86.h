@@ -7,7 +7,7 @@
 #if defined(TESS_HAVE_X86)
 
 /** Null when no hand-written path helps: then the plain loop is taken, compiled for the instruction set. */
-tess__cast_fn tess__cast_find_x86(uint32_t from, uint32_t to, int isa);
+tess__cast_fn tess__cast_find_x86(uint32_t from, uint32_t to, int stream, int isa);
 
 /* A block's squares as two exact integers: high * 2^(high_bit) + low * 2^(low_bit) in units of 2^-149. */
 typedef struct {

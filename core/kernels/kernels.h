@@ -46,18 +46,13 @@ int tess__all_finite(const void *values, uint32_t dtype, uint64_t elems);
 
 /** Casts a run of elements on this thread, in this thread's floating-point mode. */
 typedef void (*tess__cast_fn)(const void *src, void *dst, uint64_t elems);
-/** Null when there is no such cast. */
-tess__cast_fn tess__cast_find(uint32_t from, uint32_t to);
+/** Null when there is no such cast. `stream`: for runs much larger than the caches. */
+tess__cast_fn tess__cast_find(uint32_t from, uint32_t to, int stream);
 
 /** Those of which one side has blocks of 8 bits: a run begins at one. */
 tess__cast_fn tess__cast_find_blocks(uint32_t from, uint32_t to);
 /** CAST to blocks with `rounding`. */
 void tess__kernel_draw(const tess_kernel *, tess__pool *);
-
-/** Copies what a kernel has made near the processor to where it lies from now on, past the caches: they need not read
- * it first. For runs much larger than the caches; the two do not overlap. */
-void tess__copy_past(void *to, const void *from, uint64_t bytes);
-enum { TESS__PAST_LEAST_BYTES = 16 << 20, TESS__PAST_ALIGN = 64 }; /* read and written by one kernel; a cache line */
 
 enum { TESS__KERNEL_LEAST_ELEMS = 32768 }; /* per thread: below it, waking a worker costs more than it saves */
 #endif

@@ -84,7 +84,7 @@ static uint64_t digest_wide(const values *v, const char *at, uint64_t first, uin
     uint64_t sum = 0;
     for (uint64_t done = 0; done < n; done += PIECE) {
         uint64_t some = n - done < PIECE ? n - done : PIECE;
-        tess__cast_find(v->dtype, TESS_F32)(at + done * tess_dtype_bytes(v->dtype), wide, some);
+        tess__cast_find(v->dtype, TESS_F32, 0)(at + done * tess_dtype_bytes(v->dtype), wide, some);
         sum += tess__digest(wide, sizeof *wide, first + done, some, v->seed);
     }
     return sum;

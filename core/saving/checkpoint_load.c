@@ -125,8 +125,8 @@ static tess_status place_elements(loading *l, const tess__tensor *x, uint64_t fi
                                   uint32_t mem, uint32_t dtype) {
     uint32_t bytes = tess_dtype_bytes(dtype), wide = dtype == TESS_F64 ? TESS_F64 : TESS_F32;
     int as_is = x->dtype == dtype;
-    tess__cast_fn widen = as_is ? NULL : tess__cast_find(x->dtype, wide),
-                  narrow = as_is || wide == dtype ? NULL : tess__cast_find(wide, dtype);
+    tess__cast_fn widen = as_is ? NULL : tess__cast_find(x->dtype, wide, 0),
+                  narrow = as_is || wide == dtype ? NULL : tess__cast_find(wide, dtype, 0);
     if (!as_is && (!widen || (wide != dtype && !narrow)))
         return tess__fail(TESS_E_DATA, "%s: tensor '%s' is %s, this run has %s", l->saved.path, x->name,
                           tess_dtype_name(x->dtype), tess_dtype_name(dtype));

@@ -245,7 +245,7 @@ static void narrow(const ckpt_arguments *a, uint32_t dtype, void *chunk, void *o
     if (dtype == to)
         memcpy(out, chunk, n * tess__tensor_dtype_bytes(dtype));
     else
-        tess__cast_find(dtype, to)(chunk, out, n);
+        tess__cast_find(dtype, to, 0)(chunk, out, n);
 }
 
 static tess_status export_param(making *k, hf_export *f, int32_t i, void *out) {
@@ -289,7 +289,8 @@ static tess_status export_all(making *k, const char *dir) {
         status = check_adapters(&k->m.params[i]);
         if (k->a->dtype && !k->m.is_buffer[i])
             list[i].dtype = k->a->dtype;
-        if (!status && list[i].dtype != k->m.params[i].dtype && !tess__cast_find(k->m.params[i].dtype, list[i].dtype))
+        if (!status && list[i].dtype != k->m.params[i].dtype &&
+            !tess__cast_find(k->m.params[i].dtype, list[i].dtype, 0))
             status = tess_fail(TESS_E_DATA, "%s: cannot be written in that dtype", list[i].name);
     }
     if (!status)

@@ -18,8 +18,8 @@ static void compare_paths(uint32_t to, uint32_t first, uint64_t step) {
             in[n++] = tess_f32_of_bits((uint32_t)at);
         for (uint64_t i = 0; i < n; i++)
             want[i] = to == TESS_BF16 ? tess_bf16_of_f32(in[i]) : tess_f16_of_f32(in[i]);
-        for_each_isa(isa) {
-            cast_with(tess__cast_find(TESS_F32, to), in, got, n);
+        for_each_isa(isa) for (int stream = 0; stream < 2; stream++) {
+            cast_with(tess__cast_find(TESS_F32, to, stream), in, got, n);
             if (memcmp(got, want, n * 2))
                 fail_msg("%s differs from the formula near input %08x", tess__isa_name(isa), (uint32_t)(at - n * step));
         }
@@ -44,7 +44,7 @@ static void test_cast__denormals_are_kept(void **state) {
     for_each_isa(isa) for (uint32_t bits = 1; bits < 0x01000000; bits += 4099) {
         for (int i = 0; i < 32; i++)
             in[i] = i % 3 ? 1.0f : tess_f32_of_bits(bits | (i & 1 ? 0x80000000u : 0));
-        cast_with(tess__cast_find(TESS_F32, TESS_BF16), in, out, 32);
+        cast_with(tess__cast_find(TESS_F32, TESS_BF16, 0), in, out, 32);
         for (int i = 0; i < 32; i++)
             assert_int_equal(out[i], tess_bf16_of_f32(in[i]));
     }
@@ -106,11 +106,11 @@ static void test_cast__widening_is_exact_on_every_path(void **state) {
     static float out[65536];
     for (uint32_t h = 0; h < 65536; h++)
         in[h] = (uint16_t)h;
-    for_each_isa(isa) {
-        cast_with(tess__cast_find(TESS_BF16, TESS_F32), in, out, 65536);
+    for_each_isa(isa) for (int stream = 0; stream < 2; stream++) {
+        cast_with(tess__cast_find(TESS_BF16, TESS_F32, stream), in, out, 65536);
         for (uint32_t h = 0; h < 65536; h++)
             assert_int_equal(tess_f32_bits(out[h]), h << 16);
-        cast_with(tess__cast_find(TESS_F16, TESS_F32), in, out, 65536);
+        cast_with(tess__cast_find(TESS_F16, TESS_F32, stream), in, out, 65536);
         for (uint32_t h = 0; h < 65536; h++)
             assert_int_equal(tess_f32_bits(out[h]), tess_f32_bits(tess_f32_of_f16((uint16_t)h)));
     }
@@ -125,10 +125,10 @@ static void test_cast__odd_starts_and_lengths_stay_inside(void **state) {
     uint64_t seed = 22;
     for (int i = 0; i < 200; i++)
         in[i] = random_wide(&seed);
-    for_each_isa(isa) for (int start = 0; start < 40; start += 3) {
+    for_each_isa(isa) for (int stream = 0; stream < 2; stream++) for (int start = 0; start < 40; start += 3) {
         for (int n = 0; n < 140; n += 7) {
             memset(out, 0xee, sizeof out);
-            cast_with(tess__cast_find(TESS_F32, TESS_BF16), in + start, out + start, (uint64_t)n);
+            cast_with(tess__cast_find(TESS_F32, TESS_BF16, stream), in + start, out + start, (uint64_t)n);
             for (int i = 0; i < 220; i++)
                 assert_int_equal(out[i], i >= start && i < start + n ? tess_bf16_of_f32(in[i]) : 0xeeee);
         }
@@ -140,8 +140,8 @@ static void test_cast__f64_to_16_bits_is_rounded_once(void **state) {
     (void)state;
     double in[3] = { 1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-8, -(1 + 3 * 0x1p-11 - 0x1p-50) };
     uint16_t bf16[3], f16[3];
-    cast_with(tess__cast_find(TESS_F64, TESS_BF16), in, bf16, 3);
-    cast_with(tess__cast_find(TESS_F64, TESS_F16), in, f16, 3);
+    cast_with(tess__cast_find(TESS_F64, TESS_BF16, 0), in, bf16, 3);
+    cast_with(tess__cast_find(TESS_F64, TESS_F16, 0), in, f16, 3);
     assert_int_equal(bf16[0], 0x3f81); /* just above a tie: through f32 alone it would go down */
     assert_int_equal(bf16[1], 0x3f80);
     assert_int_equal(f16[2], 0xbc01); /* just below a tie */

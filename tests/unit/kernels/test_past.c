@@ -59,7 +59,7 @@ static void test_past__all_casts_and_sums_of_two_write_what_small_ones_do(void *
         for (int o = 0; o < 6; o++) {
             tess_kernel k = { .struct_size = sizeof k, .in_dtype = dtypes[i], .out_dtype = dtypes[o] };
             k.kernel = TESS_K_CAST, k.n_in = 1;
-            if (tess__cast_find(k.in_dtype, k.out_dtype)) {
+            if (tess__cast_find(k.in_dtype, k.out_dtype, 1)) {
                 compare_with_parts(&r, k, 0);
                 compare_with_parts(&r, k, 16);
                 casts++;
