@@ -55,4 +55,11 @@ static inline void scratch_dir_remove(const scratch_dir *d) {
         closedir(dir);
     rmdir(d->path);
 }
+
+/* With all folders in it. 0: it is gone. */
+static inline int scratch_tree_remove(const scratch_dir *d) {
+    char command[128];
+    snprintf(command, sizeof command, "rm -r %s", d->path);
+    return system(command);
+}
 #endif

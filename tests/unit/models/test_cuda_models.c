@@ -366,7 +366,7 @@ static void test_cuda_models__agree_with_the_cpus_in_fp16(void **state) {
     gpt.head_rows = 8, gpt.decoder.vocabulary = 131, gpt.untied = 1;
     same("gpt2", gpt, "plain", 3e-3);
     same("linear", (model_options){ .batch = 4, .precision = TESS_F16 }, "plain", 1e-3);
-    same("convbn", (model_options){ .batch = 2, .image_size = 12, .hidden = 6, .precision = TESS_F16 }, "plain", 0.03);
+    same("convbn", (model_options){ .batch = 2, .image_size = 12, .hidden = 6, .precision = TESS_F16 }, "plain", 5e-3);
     for (uint32_t stored = STORED_F32; stored < STORED_KINDS; stored++)
         adapted("llama", stretched, stored, "plain", 5e-3);
 }

@@ -25,10 +25,8 @@ static int make_dir(void **state) {
 }
 
 static int remove_dir(void **state) {
-    char command[128];
     (void)state;
-    snprintf(command, sizeof command, "rm -r %s", dir.path);
-    return system(command);
+    return scratch_tree_remove(&dir);
 }
 
 static tess *declared(uint32_t async) {
