@@ -348,7 +348,9 @@ static void adapted(const char *name, model_options o, uint32_t stored, const ch
     same(name, o, operators, within);
 }
 
-/* The CPU computes in fp32 between fp16 tensors, so factors within a block are rounded on one side only. */
+/* The CPU computes in fp32 between fp16 tensors, so factors within a block are rounded on one side only. Of mnist the
+ * CPU's own gradients in fp16 lie 0.025 from those in fp32, of batches of 4 and 8 0.039: no less can be asked of two.
+ */
 static void test_cuda_models__agree_with_the_cpus_in_fp16(void **state) {
     model_options gpt = small_gpt, gpt2 = small_gpt2, llama = small_llama, stretched = stretched_llama;
     gpt.precision = gpt2.precision = llama.precision = stretched.precision = TESS_F16;
