@@ -93,6 +93,12 @@ for line in "both in one launch" "loss and gradient of 256 classes" embedding ro
 done
 # No more files than a lent machine gives back: eight.
 [ "$(ls results | tr '\n' ' ')" = "launches logs.tgz steps.nsys-rep table " ] || fail "there are: $(ls results)"
+grep -q "^gpu_bench .* ok$" results/table || fail "the table: $(cat results/table)"
+for log in memcheck-hooks.log gpt-bf16.json gpu_bench.log; do
+  tar -tzf results/logs.tgz | grep -qx "./$log" || fail "no $log among the logs: $(tar -tzf results/logs.tgz)"
+done
+grep -q "^profile -t cuda,nvtx .* train gpt " profiled && grep -q "^stats .*steps.nsys-rep$" profiled || fail "nsys: $(cat profiled)"
+grep -Eq "^  step [0-9.]+ ms, peak [0-9]+ MiB of device memory as planned" out || fail "no step time: $(cat out)"
 # The last whole step of what ncu saw, which has its optimizer beside backward. A name keeps the arguments that tell it from others.
 printf '%s\n' "8 launches of a step, 4.000 ms by ncu, one at a time" "tess_cuda_adamw_f32 3 1.500 ms 37.5 % 2000 GB/s" \
   "tess_ops_attend 2 1.000 ms 25.0 % 2000 GB/s" >step
@@ -103,12 +109,6 @@ grep -q "^tess_ops_embed_slopes  *500.000 us  *1000000000 bytes$" results/launch
 tar -xzOf results/logs.tgz ./launches.csv | head -n 7 >one.csv
 expect 1 "$SOURCE/tests/gpu/launches" one.csv
 one_line out "ncu saw 1 step end, and two are needed"
-grep -q "^gpu_bench .* ok$" results/table || fail "the table: $(cat results/table)"
-for log in memcheck-hooks.log gpt-bf16.json gpu_bench.log; do
-  tar -tzf results/logs.tgz | grep -qx "./$log" || fail "no $log among the logs: $(tar -tzf results/logs.tgz)"
-done
-grep -q "^profile -t cuda,nvtx .* train gpt " profiled && grep -q "^stats .*steps.nsys-rep$" profiled || fail "nsys: $(cat profiled)"
-grep -Eq "^  step [0-9.]+ ms, peak [0-9]+ MiB of device memory as planned" out || fail "no step time: $(cat out)"
 echo "fsdp2 offload=0 recompute=0 compile=0 params=1 step_ms=10.0 peak_reserved_mib=100 loss=1.0" >fsdp2.log
 printf '%s\n' '{"event": "timing", "step_seconds": 0.004}' '{"event": "summary", "peak_device_bytes": 52428800}' >ours.json
 expect 0 "$SOURCE/tests/gpu/summary" ours.json fsdp2.log 0.7

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* gpu_bench [BYTES | once]: device-cuda against the limits of the machine, measured in the same run: kernels against a copy in
- * the device's memory, pinned copies against the driver's own, and what the engine adds to a model's kernels. Prints
- * one line for each: "what value limit ratio unit". Options of the model come as for tessera train, from the
+/* gpu_bench [BYTES | once]: device-cuda against the limits of the machine, measured in the same run: kernels against a
+ * copy in the device's memory, pinned copies against the driver's own, and what the engine adds to a model's kernels.
+ * Prints one line for each: "what value limit ratio unit". Options of the model come as for tessera train, from the
  * environment. "once" is for a tool that looks at our kernels: gpu_bench.h. */
 #include <math.h>
 #include <stdio.h>
