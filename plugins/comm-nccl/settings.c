@@ -10,7 +10,8 @@ TESS_OPTIONS(options) = {
     { sizeof options[0], TESS_OPTION_FLAG, 0, 0, "nccl-windows", "off", "",
       "arenas are NCCL's symmetric windows (2.27 or later, one host), so that ranks read and write each other's" },
     { sizeof options[0], TESS_OPTION_FLAG, 0, 0, "nccl-engines", "off", "",
-      "gathers in windows go by the GPU's copy engines and leave its multiprocessors to the model (NCCL 2.28 or later)" },
+      "gathers in windows go by the GPU's copy engines and leave its multiprocessors to the model (NCCL 2.28 or "
+      "later)" },
     { sizeof options[0], TESS_OPTION_CHOICE, 0, 0, "nccl-sums", "fp32", "fp32|native|tree",
       "how 16-bit gradients are summed: by NCCL, widened to fp32 or as they are, or by the engine's tree" },
     { sizeof options[0], TESS_OPTION_FLAG, 0, 0, "nccl-shared-gpu", "off", "",
@@ -29,7 +30,8 @@ tess_status nccl_settings_init(struct nccl_settings *s, const tess_host *host, t
     s->shared_gpu = (int)read[SHARED_GPU].value.number;
     s->sums = kit_core_flag(host, "deterministic", 0) ? NCCL_SUMS_TREE : (int)read[SUMS].value.number;
     if (status == TESS_OK && s->engines && !s->windows)
-        return tess_plugin_fail(e, TESS_E_INVALID,
-                                "nccl: TESSERA_NCCL_ENGINES=on needs TESSERA_NCCL_WINDOWS=on: copy engines work in windows");
+        return tess_plugin_fail(
+            e, TESS_E_INVALID,
+            "nccl: TESSERA_NCCL_ENGINES=on needs TESSERA_NCCL_WINDOWS=on: copy engines work in windows");
     return status;
 }

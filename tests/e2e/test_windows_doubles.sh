@@ -51,7 +51,7 @@ gathers=$(of 0 gathers-by-engines) all=$(of 0 collectives-in-windows)
 [ "$gathers" -gt 10 ] && [ "$gathers" -lt "$all" ] || fail "$gathers gathers by engines, of $all collectives in windows"
 trained "kernels" 4 -n 2
 [ "$(of 0 gathers-by-engines)" = 0 ] || fail "engines work where nobody asked for them"
-TESSERA_NCCL_ENGINES=on expect 3 on_double "$TESSERA" train $gpt -n 2
+TESSERA_NCCL_ENGINES=on TESSERA_COMM=nccl expect 3 on_double "$TESSERA" train $gpt -n 2
 grep -q "nccl: TESSERA_NCCL_ENGINES=on needs TESSERA_NCCL_WINDOWS=on: copy engines work in windows" err || fail "$(cat err)"
 TESSERA_NCCL_ENGINES=on TESSERA_DOUBLE_NCCL_VERSION=22703 trained "an NCCL without engines" 4 -n 2
 grep -q "NCCL 2.27.3 has no gathers by copy engines, and kernels do them" err || fail "$(cat err)"
