@@ -71,7 +71,7 @@ OUT=$PWD/results expect 0 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --mi
 for tool in memcheck racecheck initcheck synccheck; do
   parts="ops engine offload hooks" filter="--kernel-name kns=tess_ "
   [ $tool != initcheck ] || filter= # which has to see what cuBLAS writes
-  [ $tool != racecheck ] || parts="$parts engine-f32 kernels" filter="$filter--check-bulk-copy no --check-warpgroup-mma no "
+  [ $tool != racecheck ] || parts="$parts kernels" filter="--check-bulk-copy no --check-warpgroup-mma no "
   for what in $parts; do
     grep -Eq "^$tool-$what +[0-9]+ s  ok$" out || fail "no line that $tool-$what is ok: $(cat out)"
   done
