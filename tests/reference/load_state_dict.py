@@ -31,7 +31,7 @@ class Block(nn.Module):
     def forward(self, x):
         B, T, C = x.shape
         q, k, v = self.qkv(self.ln1(x)).view(B, T, 3, HEADS, C // HEADS).permute(2, 0, 3, 1, 4)
-        later = torch.ones(T, T, dtype=torch.bool).triu(1)
+        later = torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1)
         a = (q @ k.transpose(-2, -1) / math.sqrt(C // HEADS)).masked_fill(later, -math.inf).softmax(-1)
         x = x + self.drop(self.proj((a @ v).transpose(1, 2).reshape(B, T, C)))
         return x + self.drop(self.out(F.gelu(self.fc(self.ln2(x)))))
@@ -47,7 +47,7 @@ class Decoder(nn.Module):
         self.head = nn.ModuleDict({"norm": nn.LayerNorm(width)})
 
     def forward(self, ids):
-        x = self.embed["tokens"](ids) + self.embed["positions"](torch.arange(ids.shape[1]))
+        x = self.embed["tokens"](ids) + self.embed["positions"](torch.arange(ids.shape[1], device=ids.device))
         for block in self.h:
             x = block(x)
         return self.head["norm"](x) @ self.embed["tokens"].weight.t()
