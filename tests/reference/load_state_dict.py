@@ -13,7 +13,6 @@ import sys
 import tempfile
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -60,6 +59,8 @@ def pick(text, number):
 
 
 def check(tessera, decoder):
+    from safetensors.torch import load_file  # torch_fsdp2.py does without
+
     data = "".join(f"{n}\n" for n in range(5000)).encode()
     open("text", "wb").write(data)
     words = [tessera, "run", "-n", "2", "--", decoder, "text", "20", str(LAYERS), str(WIDTH)]
