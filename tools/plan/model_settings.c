@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/plugins/plugin_takes.h"
 #include "tools/support/options.h"
 #include "tools/support/say.h"
 #include <tessera/tessera.h>
@@ -161,6 +162,30 @@ static tess_status read_moments(train_settings *s) {
             return tess_fail(TESS_E_INVALID, "%s is %g, expected a number above 0 and below 1", rows[i].key,
                              *rows[i].value);
     }
+    return TESS_OK;
+}
+
+/* A plugin may say which numbers it takes. One that the user gives and it does not take would change nothing. */
+static tess_status check_taken(const train_settings *s) {
+    static const char *const builtin[] = { "sgd", "adam", "adamw", "adadelta", NULL };
+    static const struct {
+        const char *key;
+        uint64_t bit;
+    } rows[] = { { "momentum", TESS_TAKES_MOMENTUM },
+                 { "beta1", TESS_TAKES_BETA1 },
+                 { "beta2", TESS_TAKES_BETA2 },
+                 { "eps", TESS_TAKES_EPS } };
+    uint64_t given = 0, takes;
+    for (int i = 0; i < 4; i++)
+        given |= tool_option_text(rows[i].key) ? rows[i].bit : 0;
+    for (int i = 0; builtin[i]; i++)
+        if (strcmp(s->optimizer, builtin[i]) == 0)
+            return TESS_OK;
+    takes = given ? plugin_optimizer_takes(s->optimizer) : 0;
+    for (int i = 0; takes && i < 4; i++)
+        if (given & ~takes & rows[i].bit)
+            return tess_fail(TESS_E_INVALID, "%s is set, but the optimizer %s does not take it", rows[i].key,
+                             s->optimizer);
     return TESS_OK;
 }
 
@@ -324,6 +349,7 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     TRY(read_length(&s));
     TRY(read_optimizer(&s));
     TRY(read_moments(&s));
+    TRY(check_taken(&s));
     TRY(read_schedule(&s));
     TRY(read_guard(&s));
     TRY(read_sample(&s));
