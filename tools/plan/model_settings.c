@@ -135,7 +135,8 @@ static tess_status read_optimizer(train_settings *s) {
         TRY(tool_option_real(keys[i], values[i]));
     if (s->lr < 0 || s->momentum < 0 || s->weight_decay < 0 || s->clip < 0)
         return tess_fail(TESS_E_INVALID, "TESSERA_LR, _MOMENTUM, _WEIGHT_DECAY or _CLIP is negative");
-    if (s->momentum > 0 && strncmp(s->optimizer, "ada", 3) == 0)
+    if (s->momentum > 0 && (strcmp(s->optimizer, "adadelta") == 0 || strcmp(s->optimizer, "adam") == 0 ||
+                            strcmp(s->optimizer, "adamw") == 0))
         return tess_fail(TESS_E_INVALID, "momentum is set, but only sgd has one and the optimizer is %s", s->optimizer);
     return TESS_OK;
 }
