@@ -199,6 +199,12 @@ one_line err "tests/gpu/run: configuring finds no CUDA toolkit (nvcc, cuda.h, cu
 OUT=$PWD/carried expect 0 env PATH="$PWD/without:$PATH" "$SOURCE/tests/gpu/run" --built "$BUILD" --only nothing
 grep -qx "built before: $BUILD" carried/table || fail "a build that starts: $(cat carried/table)"
 ! grep -q "^configure" carried/table || fail "a build that starts is made again: $(cat carried/table)"
+expect 0 "$SOURCE/tests/gpu/carry" "$BUILD" carried.txz
+OUT=$PWD/unpacked expect 0 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --built carried.txz --only mnist
+grep -Eq "^built before: .*/built$" unpacked/table && grep -Eq "^mnist +[0-9]+ s  ok$" unpacked/table || fail "an archive: $(cat unpacked/table)"
+echo nothing >empty.txz
+expect 3 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --built empty.txz --only mnist
+grep -q "^tests/gpu/run: empty.txz cannot be unpacked$" err || fail "an archive that is none: $(cat err)"
 mkdir broken && printf '#!/bin/bash\nexit 1\n' >broken/tessera && chmod +x broken/tessera
 OUT=$PWD/rebuilt expect 3 env PATH="$PWD/without:$PATH" "$SOURCE/tests/gpu/run" --built "$PWD/broken"
 grep -q "^what was built before does not start" rebuilt/table && grep -q "^configure" rebuilt/table || fail "a build that does not start: $(cat rebuilt/table)"
