@@ -42,9 +42,11 @@ TESS_FN uint64_t ops_mod(uint64_t a, uint64_t b) {
 #if defined(__CUDACC__)
 #define OPS_ROLLED _Pragma("unroll 1") /* unrolling would cost registers and gain nothing */
 #define OPS_UNROLLED _Pragma("unroll") /* so that arrays rest in registers */
+#define OPS_AHEAD _Pragma("unroll 16") /* so that many loads of a sum are under way at once */
 #else
 #define OPS_ROLLED
 #define OPS_UNROLLED
+#define OPS_AHEAD
 #endif
 #define OPS_ONE_PHASE                                                                                                  \
     (void)phase;                                                                                                       \

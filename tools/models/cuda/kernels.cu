@@ -4,9 +4,7 @@
 
 /* Each kernel holds its body twice: for factors of 16 bits and for fp32. In a body that knows which, loads follow each
  * other without branches, so that a thread waits for them once. `half` of the arguments; 0 if they have none: */
-__device__ static inline int number(int32_t x) { /* narrow's `half` is none */
-    return x;
-}
+__device__ int number(int32_t); /* not defined; narrow's `half` is none */
 template <class T>
 __device__ static inline auto is_half(const T &a, int) -> decltype(number(a.half)) {
     return a.half;

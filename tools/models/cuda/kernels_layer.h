@@ -94,8 +94,8 @@ TESS_FN void ops_put_eight(void *y, uint64_t i, uint64_t n, int32_t half, int ve
 TESS_FN int ops_is_vector(uint64_t width) {
     return width % 8 == 0;
 }
-/* Calls fn(…, n, vector). If all eight elements are `whole` vectors, it is compiled for that alone: then no branch stands
- * between loads, so that a thread waits for them once. */
+/* Calls fn(…, n, vector). If all eight elements are `whole` vectors, it is compiled for that alone: then no branch
+ * stands between loads, so that a thread waits for them once. */
 #define OPS_KNOWN(whole, n, fn, ...) ((whole) ? fn(__VA_ARGS__, 8, 1) : fn(__VA_ARGS__, n, 0))
 /* A thread handles eight elements of arrays that start at multiples of 16 bytes. */
 #define OPS_EIGHT(i) uint64_t i = ((uint64_t)block * OPS_BLOCK + thread) * 8
