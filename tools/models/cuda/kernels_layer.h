@@ -422,7 +422,7 @@ typedef struct {
 TESS_FN uint64_t ops_columns_of_thread(uint64_t width) {
     return ops_is_vector(width) ? 8 : 1;
 }
-enum { OPS_EMBED_AHEAD = 8 }; /* rows that a thread has under way at once */
+enum { OPS_EMBED_AHEAD = 16 }; /* rows that a thread has under way at once */
 /* Adds n rows of dy in their order, at most OPS_EMBED_AHEAD: `order` from k on, or without it rows k, k + `apart`, … */
 TESS_FN void ops_add_few(const ops_args_embed_slopes *a, const int32_t *order, uint64_t k, uint64_t apart, uint64_t n,
                          uint64_t c, float scale, uint64_t columns, float *sum) {
