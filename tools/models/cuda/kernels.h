@@ -62,7 +62,7 @@
     X(swiglu, 1)                                                                                                       \
     X(swiglu_slopes, 1)                                                                                                \
     X(stored, 1)                                                                                                       \
-    X(sort_ids, 1)                                                                                                     \
+    X(sort_ids, 2)                                                                                                     \
     X(embed_slopes, 1)                                                                                                 \
     X(attention_softmax, 3)                                                                                            \
     X(attention_slopes, 2)
