@@ -54,8 +54,11 @@ enum tess__role {
     TESS__FETCHED,        /* group: the shard, come up from the host ahead of its gather, compute dtype */
     TESS__OUTPUT_HOST,    /* block: activations that wait on the host for their backward */
     TESS__SAVED_HOST,     /* block */
-    TESS__UPDATE, /* group: updates of its matrices, fp32, of all ranks; behind it states that travel with them */
+    TESS__UPDATE, /* group: updates of its matrices, fp32, of all ranks or in parts of this rank's matrices; behind it
+                   * states that travel with them */
     TESS__UPDATE_LAST = TESS__UPDATE + TESS__MAX_STATES,
+    TESS__PARTS, /* group: the same of this rank's shard, by owner, where they travel in parts */
+    TESS__PARTS_LAST = TESS__PARTS + TESS__MAX_STATES,
     TESS__MATRIX_SCRATCH,  /* group: of the optimizer */
     TESS__COLLECT_SCRATCH, /* group */
     TESS__RETURN_SCRATCH,  /* group */

@@ -136,6 +136,7 @@ optimizer kernel_with_other_states 'descriptions' 'names kernel 3, and its state
 optimizer states_alike 'descriptions' 'two states have the name momentum'
 optimizer describe_impure 'descriptions' 'describe says something else the second time'
 optimizer choice_unwritten 'descriptions' 'describe says something else the second time, or leaves a part unwritten'
+optimizer step_crashes 'cut_anywhere' "$crash"
 optimizer step_fails 'cut_anywhere' 'step of 1 elements gave TESS_E_DEVICE: no steps today'
 optimizer keeps_a_count 'cut_anywhere' 'cut: (the parameter has|state momentum has) other bits than in one piece'
 optimizer depends_on_cut 'cut_anywhere' 'state most has other bits than in one piece'

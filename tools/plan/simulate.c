@@ -328,11 +328,20 @@ static uint64_t collective_bytes(const tess__planned_collective *c) {
     return c->count * tess_dtype_bytes(c->send_dtype) * (uint64_t)(parts ? c->members : 1);
 }
 
+/* As many as an all-to-all of equal parts would have to have, for the rank that sends or gets the most to move as many.
+ */
+static uint64_t parts_bytes(const sim *s, const tess__instr *in) {
+    const tess__group *g = &s->in->layout->groups[in->index];
+    return (uint64_t)((double)g->moved_elems * 4 / share(s->in->setup->shard_ranks));
+}
+
 static tess_status post_collective(sim *s, const tess__instr *in, int32_t *ticket) {
     const tess__planned_collective *c = &s->program->collectives[in->collective];
     int32_t stride = c->which == TESS__REPLICA ? s->in->setup->shard_ranks : 1;
-    double cpu, seconds = simulate_collective(s->in->machine, s->in->comm, c->op, c->members,
-                                              per_node(s, c->members, stride), collective_bytes(c), &cpu);
+    int parts = c->op == TESS_ALL_TO_ALL_V;
+    double cpu, seconds = simulate_collective(s->in->machine, s->in->comm, parts ? TESS_ALL_TO_ALL : c->op, c->members,
+                                              per_node(s, c->members, stride),
+                                              parts ? parts_bytes(s, in) : collective_bytes(c), &cpu);
     return post_job(s, line_of(s, c->which), TESS__TRACK_COMM, in, seconds, seconds > 0 ? cpu / seconds : 0, ticket);
 }
 

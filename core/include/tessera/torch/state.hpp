@@ -2,7 +2,8 @@
 /* A sharded model: its parameters and blocks, the pass that runs, and the engine behind them. */
 #ifndef TESSERA_TORCH_STATE_HPP
 #define TESSERA_TORCH_STATE_HPP
-#include <tessera/torch/memory.hpp>
+#include <tessera/gpu.h>
+#include <tessera/torch/gpu.hpp>
 #include <tessera/torch/parameter.hpp>
 
 #include <algorithm>
@@ -36,6 +37,7 @@ struct Call {
 struct State : std::enable_shared_from_this<State> {
     tess *engine = nullptr;
     Options options;
+    std::vector<double> rates; // of groups, the first of parameters in none; empty: the options' rate and lr_scale
     torch::nn::Module *model = nullptr;
     std::string broken; /* why nothing can go on, when that is not the engine's error */
     std::vector<Parameter> params;
@@ -45,6 +47,8 @@ struct State : std::enable_shared_from_this<State> {
     std::unordered_map<const torch::nn::Module *, std::string> modules;
     tess_info info = {};
     at::Device device{ at::kCPU };
+    at::Tensor token; /* the gradient that stands for none */
+    OnGpu gpu;
 
     std::atomic<bool> busy{ false };
     uint32_t pass = 0; /* TESS_PASS_… or 0 */
@@ -107,6 +111,9 @@ struct State : std::enable_shared_from_this<State> {
     /* ---- declare.hpp ---- */
 
     void open(torch::nn::Module &m, const Options &o);
+    void find_device(tess_options &t);
+    void check_device();
+    void count_memory();
     static bool matches(const std::string &pattern, const std::string &name);
     static bool any_matches(const std::vector<std::string> &patterns, const std::string &name);
     static bool is_list(const torch::nn::Module &m);
@@ -146,7 +153,8 @@ struct State : std::enable_shared_from_this<State> {
 
     /* ---- step.hpp ---- */
 
-    tess_optimizer_options step_options(std::vector<tess_optimizer_group> &all) const;
+    void set_rates(const std::vector<double> &all);
+    tess_optimizer_options step_options(std::vector<tess_optimizer_group> &all, std::vector<float> &lrs) const;
     void step();
     void zero_grad();
     double clip_to(double most);
