@@ -260,9 +260,6 @@ static int is_fused(const ops *o, const ops_attention_shape *s) {
 static int32_t kv_heads(const ops_attention_shape *s) {
     return s->kv_heads ? s->kv_heads : s->heads;
 }
-static int32_t tiles_of(const ops_attention_shape *s) {
-    return (s->time + TILE_ROWS - 1) / TILE_ROWS;
-}
 /* Returns the smallest kernel that a head fits into. All forward kernels have the same distance to their backward
  * kernels. */
 static int forward_kernel(const ops_attention_shape *s) {
@@ -274,17 +271,18 @@ static int forward_kernel(const ops_attention_shape *s) {
 }
 
 static void layer_attention_need(const ops *o, const ops_attention_shape *s, ops_scratch *need) {
-    *need = (ops_scratch){ 0, 0 };
+    uint64_t queries = (uint64_t)s->batch * (uint64_t)s->heads * (uint64_t)s->time;
+    *need = (ops_scratch){ 0, ops_align(queries * 2 * sizeof(float)) }; /* attend_sums */
     if (!is_fused(o, s))
         ops_cuda_attention_need(o, s, need);
 }
 
 static tess_status attend(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, void *y, float *lse) {
     ops_args_attend a = { .qkv = qkv, .y = y, .lse = lse, .batch = s->batch, .time = s->time };
-    a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size, a.tiles = tiles_of(s);
-    a.vector = s->size % 8 == 0, a.window = s->window;
-    a.scale = ops_cuda_attention_scale(s), a.cap = s->cap;
-    return ops_cuda_launch(c, forward_kernel(s), &a, (uint64_t)s->batch * (uint64_t)s->heads * (uint64_t)tiles_of(s));
+    a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size, a.vector = s->size % 8 == 0;
+    a.sight = attend_sight_of(s->window, ops_cuda_attention_scale(s), s->cap);
+    return ops_cuda_launch(c, forward_kernel(s), &a,
+                           (uint64_t)s->batch * (uint64_t)s->heads * attend_query_tiles(s->time, s->size));
 }
 
 /* A table can be used only if a head fills its kernel. Then one thread holds both halves of each pair when it writes
@@ -295,14 +293,16 @@ static uint64_t layer_rotation_need(const ops *o, const ops_attention_shape *s) 
 }
 
 static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, const void *y,
-                                   const float *lse, const void *dy, void *dqkv, const float *table) {
-    ops_args_attend_backward a = { .qkv = qkv, .y = y, .dy = dy, .lse = lse, .table = table };
-    a.dqkv = dqkv;
+                                   const float *lse, const void *dy, void *dqkv, const float *table, float *rows) {
+    uint64_t batch = (uint64_t)s->batch, heads = (uint64_t)s->heads, time = (uint64_t)s->time;
+    ops_args_attend_backward a = { .qkv = qkv, .dy = dy, .rows = rows, .table = table, .dqkv = dqkv };
     a.batch = s->batch, a.time = s->time, a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size;
-    a.tiles = tiles_of(s), a.vector = s->size % 8 == 0, a.window = s->window;
-    a.scale = ops_cuda_attention_scale(s), a.cap = s->cap;
-    return ops_cuda_launch(c, forward_kernel(s) + 1, &a,
-                           (uint64_t)s->batch * (uint64_t)(s->heads + kv_heads(s)) * (uint64_t)tiles_of(s));
+    a.vector = s->size % 8 == 0, a.sight = attend_sight_of(s->window, ops_cuda_attention_scale(s), s->cap);
+    OPS_TRY(OPS_LAUNCH(c, attend_sums, ops_blocks_rows(batch * heads * time), .y = y, .dy = dy, .lse = lse,
+                       .rows = rows, .batch = batch, .time = time, .heads = heads, .size = (uint64_t)s->size));
+    return ops_cuda_launch(
+        c, forward_kernel(s) + 1, &a,
+        batch * (heads * attend_query_tiles(s->time, s->size) + (uint64_t)kv_heads(s) * attend_key_tiles(s->time)));
 }
 
 static tess_status layer_attention(ops *o, const ops_attention_shape *s, const void *qkv, void *y, float *lse,
@@ -316,7 +316,7 @@ static tess_status attention_backward(const cuda_ops *c, const ops_attention_sha
                                       const float *lse, const void *dy, void *dqkv, const ops_rotation *back,
                                       void *scratch) {
     const float *table = back && layer_rotation_need(&c->base, s) ? back->table : NULL;
-    OPS_TRY(is_fused(&c->base, s) ? attend_backward(c, s, qkv, y, lse, dy, dqkv, table)
+    OPS_TRY(is_fused(&c->base, s) ? attend_backward(c, s, qkv, y, lse, dy, dqkv, table, scratch)
                                   : ops_cuda_attention_backward(c, s, qkv, y, lse, dy, dqkv, scratch));
     return back && !table ? rotate(c, back) : TESS_OK;
 }
