@@ -253,8 +253,7 @@ static int32_t nearest_ranks(const machine_desc *m, const char *comm, uint32_t o
     return best;
 }
 
-/* Interpolates linearly between measured sizes. Beyond the largest, time grows in proportion; below the smallest it
- * stays. */
+/* Interpolates between measured sizes. Above the largest, time grows in proportion; below the smallest it stays. */
 static double interpolated_seconds(const machine_desc *m, const char *comm, uint32_t op, int32_t ranks, double bytes,
                                    double *cpu) {
     const machine_collective *below = NULL, *above = NULL;
