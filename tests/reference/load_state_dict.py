@@ -13,7 +13,6 @@ import sys
 import tempfile
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -31,7 +30,7 @@ class Block(nn.Module):
     def forward(self, x):
         B, T, C = x.shape
         q, k, v = self.qkv(self.ln1(x)).view(B, T, 3, HEADS, C // HEADS).permute(2, 0, 3, 1, 4)
-        later = torch.ones(T, T, dtype=torch.bool).triu(1)
+        later = torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1)
         a = (q @ k.transpose(-2, -1) / math.sqrt(C // HEADS)).masked_fill(later, -math.inf).softmax(-1)
         x = x + self.drop(self.proj((a @ v).transpose(1, 2).reshape(B, T, C)))
         return x + self.drop(self.out(F.gelu(self.fc(self.ln2(x)))))
@@ -47,7 +46,7 @@ class Decoder(nn.Module):
         self.head = nn.ModuleDict({"norm": nn.LayerNorm(width)})
 
     def forward(self, ids):
-        x = self.embed["tokens"](ids) + self.embed["positions"](torch.arange(ids.shape[1]))
+        x = self.embed["tokens"](ids) + self.embed["positions"](torch.arange(ids.shape[1], device=ids.device))
         for block in self.h:
             x = block(x)
         return self.head["norm"](x) @ self.embed["tokens"].weight.t()
@@ -60,6 +59,8 @@ def pick(text, number):
 
 
 def check(tessera, decoder):
+    from safetensors.torch import load_file  # torch_fsdp2.py does without
+
     data = "".join(f"{n}\n" for n in range(5000)).encode()
     open("text", "wb").write(data)
     words = [tessera, "run", "-n", "2", "--", decoder, "text", "20", str(LAYERS), str(WIDTH)]

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """examples/torch/decoder beside PyTorch: the same weights, batches, dropout and learning rates.
 
-    python torch_fsdp2.py TESSERA FOLDER [--ranks 1,2,4] [--steps 50] [--layers 2] [--width 32] [--times [--rounds 5]]
+    python torch_fsdp2.py TESSERA FOLDER [--ranks 1,2,4] [--steps 50] [--layers 2] [--width 32] [--device cuda] [--times [--rounds 5]]
 
 FOLDER has decoder_plain and decoder_sharded, built with the LibTorch of this PyTorch, whose random numbers are then the same
 (tests/e2e/test_torch_pypi_slow.sh builds them). Losses of all steps are compared: decoder_sharded beside decoder_plain on
@@ -48,15 +48,15 @@ def peak(model, optimizer, step):
 def train(o):
     """One rank of FSDP2: the loop of examples/torch/decoder/plain.cpp."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo" if o.device == "cpu" else "nccl")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
-    model = Decoder(o.layers, o.width)
+    model = Decoder(o.layers, o.width).to(o.device)
     for block in model.h:
         fully_shard(block)
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
-    text = torch.tensor(list(open("text", "rb").read()))
+    text = torch.tensor(list(open("text", "rb").read()), device=o.device)
     rows = BATCH // ranks
 
     def step(number):
@@ -79,22 +79,37 @@ def train(o):
         dist.all_reduce(mean)
         if rank == 0:
             print(f"step {number} loss {mean.item() / ranks:.9g}", flush=True)
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # a thread of Gloo's that wants Python's lock while Python ends is killed, and C++ then aborts the rank
+
+
+def lines_of(command, when=None):
+    """Of a run with one thread. `when` gets each line as it comes. A run that fails ends this program with what it said."""
+    shutil.rmtree("decoder", ignore_errors=True)  # checkpoints of the run before: another run does not go on there
+    env = dict(os.environ, OMP_NUM_THREADS="1", TESSERA_THREADS="1")
+    lines = []
+    with tempfile.TemporaryFile("w+") as said:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, env=env) as run:
+            for line in run.stdout:
+                lines.append(line)
+                if when:
+                    when(line)
+        if run.returncode:
+            said.seek(0)
+            raise SystemExit(f"{' '.join(command)}: exit code {run.returncode}, {len(lines)} lines: {said.read()[-4000:]}")
+    return lines
 
 
 def losses(command):
-    shutil.rmtree("decoder", ignore_errors=True)  # checkpoints of the run before: another run does not go on there
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1", TESSERA_THREADS="1"))
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr[-2000:]}")
-    return [float(line.split("loss ")[1].split()[0]) for line in done.stdout.splitlines() if "loss " in line]
+    return [float(line.split("loss ")[1].split()[0]) for line in lines_of(command) if "loss " in line]
 
 
 def commands(o, ranks, steps):
-    shape = [str(steps), str(o.layers), str(o.width)]
+    shape = [str(steps), str(o.layers), str(o.width), o.device]
     sharded = [o.tessera, "run", "-n", str(ranks), "--", os.path.join(o.folder, "decoder_sharded"), "text"] + shape
     fsdp2 = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port",
-             str(random.randrange(20000, 40000)), os.path.abspath(__file__), "--train", "--steps", shape[0], "--layers", shape[1], "--width", shape[2]]
+             str(random.randrange(20000, 40000)), os.path.abspath(__file__), "--train", "--steps", shape[0], "--layers", shape[1], "--width", shape[2],
+             "--device", o.device]
     return {"plain": [os.path.join(o.folder, "decoder_plain"), "text"] + shape, "sharded": sharded, "fsdp2": fsdp2}
 
 
@@ -118,21 +133,18 @@ def compare(o):
 
 def gaps(command):
     """Seconds between two losses of a run, the first fifth of them left out."""
-    shutil.rmtree("decoder", ignore_errors=True)
     at = []
-    env = dict(os.environ, OMP_NUM_THREADS="1", TESSERA_THREADS="1")
-    with subprocess.Popen(["stdbuf", "-oL"] + command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env) as run:
-        at.extend(time.perf_counter() for line in run.stdout if "loss " in line)
-    if run.returncode or len(at) < 5:
-        raise SystemExit(f"{' '.join(command)}: exit code {run.returncode}, {len(at)} losses")
+    lines_of(["stdbuf", "-oL"] + command, lambda line: at.append(time.perf_counter()) if "loss " in line else None)
+    if len(at) < 5:
+        raise SystemExit(f"{' '.join(command)}: {len(at)} losses, which is too few")
     return [b - a for a, b in zip(at, at[1:])][len(at) // 5 :]
 
 
 def resident(command):
     """Of the fullest process below, in MiB: measured in a child of its own, whose descendants are this command's."""
-    shutil.rmtree("decoder", ignore_errors=True)
-    code = "import resource,subprocess,sys; subprocess.run(sys.argv[1:],stdout=-3); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-    return int(subprocess.run([sys.executable, "-c", code] + command, capture_output=True, text=True).stdout) / 1024
+    code = ("import resource,subprocess,sys; done=subprocess.run(sys.argv[1:],stdout=-3); "
+            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(done.returncode)")
+    return int(lines_of([sys.executable, "-c", code] + command)[-1]) / 1024
 
 
 def tensors(o, name, ranks):
@@ -141,11 +153,10 @@ def tensors(o, name, ranks):
     if name == "plain":
         return None
     if name == "fsdp2":
-        out = subprocess.run(run + ["--track"], capture_output=True, text=True).stdout
-        return int(out.split("peak ")[1].split()[0])
+        return int(next(line for line in lines_of(run + ["--track"]) if line.startswith("peak ")).split()[1])
     words = run[run.index("--") :]
-    out = subprocess.run([o.tessera, "plan", "-n", str(ranks), "--json"] + words, capture_output=True, text=True).stdout
-    plan = next(p for p in map(json.loads, out.splitlines()) if "planned_peak_device_bytes" in p)
+    out = lines_of([o.tessera, "plan", "-n", str(ranks), "--json"] + words)
+    plan = next(p for p in map(json.loads, out) if "planned_peak_device_bytes" in p)
     if plan.get("last_run_ranks") != ranks:
         raise SystemExit(f"no run on {ranks} ranks is known: {out}")
     return plan["planned_peak_device_bytes"] + plan["planned_peak_host_bytes"] + plan["last_run_held_bytes"]
@@ -157,8 +168,8 @@ def median(all):
 
 
 def times(o):
-    rows = ["| ranks | program | s per step, median | lowest, highest round | beside ours | MiB resident | bytes of tensors |",
-            "| ---: | --- | ---: | ---: | ---: | ---: | ---: |"]
+    print("| ranks | program | s per step, median | lowest, highest round | beside ours | MiB resident | bytes of tensors |")
+    print("| ---: | --- | ---: | ---: | ---: | ---: | ---: |")
     for ranks in map(int, o.ranks.split(",")):
         of = {name: [] for name in ["sharded"] + (["plain"] if ranks == 1 else []) + ["fsdp2"]}
         for r in range(o.rounds):
@@ -168,9 +179,8 @@ def times(o):
         for name, rounds in of.items():
             step, each = median(sum(rounds, [])), [median(x) for x in rounds]
             held = tensors(o, name, ranks)
-            rows.append(f"| {ranks} | {name} | {step:.5g} | {min(each):.5g}, {max(each):.5g} | {ours / step:.3f} | "
-                        f"{resident(commands(o, ranks, o.steps)[name]):.1f} | {held if held else ''} |")
-    print("\n".join(rows))
+            print(f"| {ranks} | {name} | {step:.5g} | {min(each):.5g}, {max(each):.5g} | {ours / step:.3f} | "
+                  f"{resident(commands(o, ranks, o.steps)[name]):.1f} | {held if held else ''} |", flush=True)
 
 
 def main():
@@ -180,6 +190,7 @@ def main():
     p.add_argument("--ranks", default="1,2,4")
     for name, value in (("steps", 50), ("layers", 2), ("width", 32), ("rounds", 5)):
         p.add_argument(f"--{name}", type=int, default=value)
+    p.add_argument("--device", default="cpu")
     p.add_argument("--times", action="store_true")
     for name in ("train", "track"):
         p.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
@@ -188,6 +199,7 @@ def main():
         train(o)
         return 0
     o.tessera, o.folder = os.path.abspath(o.tessera), os.path.abspath(o.folder)
+    os.environ["TESSERA_DEVICE"] = o.device
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         open("text", "wb").write("".join(f"{n}\n" for n in range(5000)).encode())

@@ -114,6 +114,8 @@ class Sharded {
     }
     /** Since the model was sharded, or since the call before this one. Local. */
     Allocated torch_bytes() {
+        if (state_->device.is_cuda())
+            return state_->gpu.look(1);
         Allocated a = detail::Counting::get().now();
         detail::Counting::get().reset();
         return a;

@@ -2,7 +2,7 @@
 /* A language model on bytes, as a program on LibTorch has it: a decoder with tied embeddings, AdamW, clipping, a
  * learning rate that warms up, and an evaluation.
  *
- *   tessera run -n 2 -- decoder_sharded TEXT [STEPS [LAYERS [WIDTH]]] */
+ *   tessera run -n 2 -- decoder_sharded TEXT [STEPS [LAYERS [WIDTH [DEVICE]]]] */
 #include <tessera/torch.hpp>
 #include <torch/torch.h>
 
@@ -53,7 +53,9 @@ struct EmbedImpl : nn::Module {
         nn::init::normal_(tokens->weight, 0, 0.02);
         nn::init::normal_(positions->weight, 0, 0.02);
     }
-    torch::Tensor forward(torch::Tensor ids) { return tokens(ids) + positions(torch::arange(ids.size(1))); }
+    torch::Tensor forward(torch::Tensor ids) {
+        return tokens(ids) + positions(torch::arange(ids.size(1), ids.device()));
+    }
     nn::Embedding tokens{ nullptr }, positions{ nullptr };
 };
 TORCH_MODULE(Embed);
@@ -115,15 +117,17 @@ static torch::Tensor loss_of(Decoder &model, const std::pair<torch::Tensor, torc
 
 int main(int argc, char **argv) {
     if (argc < 2) {
-        std::cerr << "usage: " << argv[0] << " TEXT [STEPS [LAYERS [WIDTH]]]\n";
+        std::cerr << "usage: " << argv[0] << " TEXT [STEPS [LAYERS [WIDTH [DEVICE]]]]\n";
         return 2;
     }
     const int steps = argc > 2 ? std::stoi(argv[2]) : 100;
     const int64_t layers = argc > 3 ? std::stoll(argv[3]) : 4, width = argc > 4 ? std::stoll(argv[4]) : 64;
     const double rate = 1e-3;
-    auto text = read_text(argv[1]);
+    const torch::Device device(argc > 5 ? argv[5] : "cpu");
+    auto text = read_text(argv[1]).to(device);
     torch::manual_seed(1);
     Decoder model(layers, width);
+    model->to(device);
     tessera::Sharded optimizer(
         model, tessera::Options(torch::optim::AdamWOptions(rate)).shared({ { "head", "embed.tokens.weight" } }));
     const int64_t rows = batch / optimizer.ranks(), first = optimizer.rank() * rows;

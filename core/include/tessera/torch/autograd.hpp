@@ -9,7 +9,7 @@ namespace tessera::detail {
 
 /* Backward reaches Begin from a block's outputs. Behind Begin lie the block's nodes and, by an edge of its own, End.
  * Autograd runs the node first that was made last, and End was made before the block's nodes: so it runs when they
- * have. */
+ * have. Autograd has a queue for each device, and takes a node to that of its gradients: so End gets one there. */
 struct End : torch::autograd::Node {
     std::shared_ptr<State> state;
     std::shared_ptr<Call> call;
@@ -33,7 +33,7 @@ struct Begin : torch::autograd::Node {
     }
     torch::autograd::variable_list apply(torch::autograd::variable_list &&grads) override {
         state->begin_backward(*call);
-        grads.emplace_back(); /* for End */
+        grads.push_back(state->token); /* for End */
         return std::move(grads);
     }
     void release_variables() override { *call->retained = false; }
@@ -74,7 +74,7 @@ void cut_outputs(State &s, const std::shared_ptr<Call> &call, const std::shared_
         call->begun = true; /* nothing goes back through this block */
         return;
     }
-    begin->add_next_edge({ end, end->add_input_metadata(torch::autograd::Node::undefined_input()) });
+    begin->add_next_edge({ end, end->add_input_metadata(s.token) });
     s.outstanding++, s.made++;
     each_tensor(out, [&](at::Tensor &t) {
         if (differentiable(t))

@@ -17,23 +17,52 @@ inline void State::open(torch::nn::Module &m, const Options &o) {
     t.momentum = t.momentum != 0 ? t.momentum : static_cast<float>(o.momentum_);
     t.accum = t.accum || t.microbatches ? t.accum : o.accumulate();
     t.own_states = std::string(o.optimizer_) != "sgd" ? 2 : o.momentum_ != 0;
-    auto all = m.parameters();
-    device = all.empty() || all[0].is_meta() ? device : all[0].device();
     t.flags |= TESS_OPTIONS_LOSS_SCALE; /* Sharded::scale; a backward without it is refused */
-    t.pointer_mem = t.pointer_mem ? t.pointer_mem : 1u << (device.is_cuda() ? TESS_MEM_CUDA : TESS_MEM_HOST);
+    find_device(t);
     ok(tess_open(&t, &engine));
-    if (!device.is_cuda() && !Counting::asked().exchange(true)) {
-        uint64_t most; /* of an engine before this one, perhaps */
-        counts = true;
-        Counting::held(nullptr, &most);
-        ok(tess_ledger_held(engine, Counting::held, nullptr));
-    }
     info.struct_size = sizeof info;
     ok(tess_info_get(engine, &info));
     at::set_num_threads(info.threads);
+    check_device();
+    count_memory();
     find_blocks();
     find_parameters();
     shard();
+}
+/* A model on the meta device goes where the engine is: TESSERA_DEVICE. */
+inline void State::find_device(tess_options &t) {
+    auto all = model->parameters();
+    bool anywhere = !all.empty() && all[0].is_meta() && at::hasCUDA();
+    uint32_t host = 1u << TESS_MEM_HOST, cuda = 1u << TESS_MEM_CUDA;
+    if (!all.empty() && !all[0].is_meta())
+        device = all[0].device();
+    if (!t.pointer_mem)
+        t.pointer_mem = anywhere ? host | cuda : device.is_cuda() ? cuda : host;
+    if (device.is_cuda() && !t.stream)
+        t.stream = stream_of(device);
+}
+inline void State::check_device() {
+    at::Device engines(at::kCPU);
+    if (info.memory == TESS_MEM_CUDA)
+        engines = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(info.local_rank));
+    auto all = model->parameters();
+    if (all.empty() || all[0].is_meta())
+        device = engines;
+    if (device != engines)
+        throw Error(TESS_E_INVALID, "tessera::Sharded: the model is on " + device.str() + ", and rank " +
+                                        std::to_string(info.rank) + " works on " + engines.str() +
+                                        ": move the model there, or set TESSERA_DEVICE");
+    token = at::zeros({ 1 }, at::TensorOptions(device));
+}
+inline void State::count_memory() {
+    gpu.device = device;
+    if (Counting::asked().exchange(true))
+        return;
+    uint64_t most; /* of an engine before this one, perhaps */
+    counts = true;
+    auto held = device.is_cuda() ? OnGpu::held : Counting::held;
+    held(&gpu, &most);
+    ok(tess_ledger_held(engine, held, &gpu));
 }
 /* The module tree's own spelling of the name, and the name in the engine, are the same. */
 inline bool State::matches(const std::string &pattern, const std::string &name) {
@@ -133,6 +162,7 @@ inline void State::add_parameter(const std::string &name, const at::Tensor &t, b
     p.handles.push_back(t);
     p.buffer = buffer;
     p.on_meta = t.is_meta();
+    p.place = device;
     p.trains = !buffer && t.requires_grad();
     p.mirrored = buffer && !t.is_floating_point();
     declare(p);
@@ -217,6 +247,7 @@ inline void State::make_buffers() {
             Parameter p;
             p.handles.push_back(table.second);
             p.on_meta = true;
+            p.place = device;
             if (!options.values())
                 throw Error(TESS_E_INVALID, "buffer \"" + table.first +
                                                 "\" is on the meta device, and no checkpoint has it: "
@@ -248,7 +279,7 @@ inline void State::copy_range(const tess_range &r, void *data) {
         if (params[filled].on_meta && !params[filled].buffer)
             params[filled].start.reset();
         filled = static_cast<size_t>(r.tag);
-        p.start = at::zeros(p.tensor().sizes(), p.plain().dtype(scalar_type(p.declared)));
+        p.start = at::zeros(p.tensor().sizes(), p.plain().device(c10::kCPU).dtype(scalar_type(p.declared)));
         find_values(p.name, p.start);
     }
     at::ScalarType type = p.declared == TESS_F64 ? at::kDouble : at::kFloat;

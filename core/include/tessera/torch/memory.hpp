@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-/** What LibTorch has allocated on the CPU: activations, workspaces, the program's own tensors. It is in no plan, and in
- * the ledger as the program's own: tess_ledger_held. */
+/** What LibTorch has allocated on the model's device: activations, workspaces, the program's own tensors. It is in no
+ * plan, and in the ledger as the program's own: tess_ledger_held. */
 struct Allocated {
     uint64_t bytes, peak;
 };

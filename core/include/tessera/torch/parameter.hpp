@@ -46,7 +46,7 @@ inline void *closed_memory(size_t bytes) {
 }
 
 inline void point(const at::Tensor &t, void *memory) {
-    void *to = memory || t.device().type() != c10::kCPU ? memory : closed_memory(t.nbytes());
+    void *to = memory || t.device() != c10::kCPU ? memory : closed_memory(t.nbytes());
     t.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(to, t.device()));
 }
 
@@ -116,8 +116,9 @@ struct Parameter {
     at::Tensor grad;
     uint32_t declared = 0, dtype = 0, grad_dtype = 0;
     bool buffer = false, trains = false, got_grad = false, mirrored = false;
-    bool on_meta = false;     /* made without memory, and so without values */
-    double *mirror = nullptr; /* the engine's copy of a counter, which is an integer here */
+    bool on_meta = false; /* made without memory, and so without values */
+    at::Device place{ at::kCPU };
+    at::Tensor mirror; /* the engine's copy of a counter, which is an integer here */
     int32_t open = 0, open_grad = 0;
     int64_t version = 0, grad_version = 0;
     size_t resting_uses = 0;
@@ -129,15 +130,19 @@ struct Parameter {
             sum += static_cast<int64_t>(t._version());
         return sum;
     }
-    at::TensorOptions plain() const {
-        at::TensorOptions o = tensor().options().requires_grad(false);
-        return on_meta ? o.device(c10::kCPU) : o;
+    at::TensorOptions plain() const { return tensor().options().requires_grad(false).device(place); }
+    /* A tensor of this shape at memory of the engine's. */
+    at::Tensor over(void *memory, at::ScalarType type) const {
+        return at::for_blob(memory, tensor().sizes()).options(plain().dtype(type)).target_device(place).make_tensor();
+    }
+    c10::BackendComponent backend() const {
+        return place.is_cuda() ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
     }
     void take(const at::Tensor &data) {
         for (at::Tensor &t : handles) {
             if (t.is_meta()) /* set_data refuses another kind of tensor */
-                Keys::of(t) = Keys::of(t).remove_backend(c10::BackendComponent::MetaBit) |
-                              c10::DispatchKeySet(c10::BackendComponent::CPUBit);
+                Keys::of(t) =
+                    Keys::of(t).remove_backend(c10::BackendComponent::MetaBit) | c10::DispatchKeySet(backend());
             t.set_data(data);
         }
     }
@@ -145,18 +150,16 @@ struct Parameter {
     void prepare() {
         if (!on_meta)
             start = tensor().detach().to(c10::kCPU).contiguous();
-        void *closed = closed_memory(static_cast<size_t>(tensor().numel()) * 8 + 8);
-        at::Tensor fresh = at::from_blob(closed, tensor().sizes(), plain().dtype(scalar_type(dtype)));
-        take(fresh);
+        void *closed = place.is_cpu() ? closed_memory(static_cast<size_t>(tensor().numel()) * 8 + 8) : nullptr;
+        take(over(closed, scalar_type(dtype)));
         if (trains)
-            grad = at::from_blob(closed, tensor().sizes(), fresh.options().dtype(scalar_type(grad_dtype)));
-        fresh.reset();
+            grad = over(closed, scalar_type(grad_dtype));
         resting_uses = tensor().storage().use_count();
         lock(true);
     }
     void lock(bool closed) {
         std::lock_guard<std::mutex> guard(names_lock());
-        auto own = tensor().is_cuda() ? c10::BackendComponent::CUDABit : c10::BackendComponent::CPUBit;
+        auto own = backend();
         for (at::Tensor &t : handles) {
             c10::DispatchKeySet &keys = Keys::of(t);
             keys = keys.remove_backend(closed ? own : c10::BackendComponent::PrivateUse1Bit) |
@@ -167,8 +170,8 @@ struct Parameter {
     }
     void begin(void *memory) {
         if (mirrored) {
-            mirror = static_cast<double *>(memory);
-            tensor().fill_(*mirror);
+            mirror = over(memory, at::kDouble);
+            tensor().copy_(mirror);
             return;
         }
         point(tensor(), memory);
@@ -187,8 +190,8 @@ struct Parameter {
     }
     /* Tells whether the program has changed it. */
     bool end() {
-        if (mirrored && mirror)
-            *mirror = tensor().item<double>();
+        if (mirror.defined())
+            mirror.copy_(tensor());
         if (buffer || --open > 0)
             return false;
         bool changed = versions() != version;

@@ -13,6 +13,8 @@ inline void State::hold(Block &b, bool backward) {
     std::vector<void *> at(n + 1), grad(n + 1);
     if (n == 0)
         return;
+    if (device.is_cuda() && stream_of(device) != tess_stream_get(engine))
+        fail("block \"" + b.name + "\" is entered on another stream than tessera::Sharded was made on");
     ok(backward ? tess_backward_begin(engine, b.scope, at.data(), grad.data(), static_cast<int32_t>(n))
                 : tess_forward_begin(engine, b.scope, at.data(), static_cast<int32_t>(n)));
     for (size_t i = 0; i < n; i++) {

@@ -2,7 +2,8 @@
 /* A sharded model: its parameters and blocks, the pass that runs, and the engine behind them. */
 #ifndef TESSERA_TORCH_STATE_HPP
 #define TESSERA_TORCH_STATE_HPP
-#include <tessera/torch/memory.hpp>
+#include <tessera/gpu.h>
+#include <tessera/torch/gpu.hpp>
 #include <tessera/torch/parameter.hpp>
 
 #include <algorithm>
@@ -46,6 +47,8 @@ struct State : std::enable_shared_from_this<State> {
     std::unordered_map<const torch::nn::Module *, std::string> modules;
     tess_info info = {};
     at::Device device{ at::kCPU };
+    at::Tensor token; /* the gradient that stands for none */
+    OnGpu gpu;
 
     std::atomic<bool> busy{ false };
     uint32_t pass = 0; /* TESS_PASS_… or 0 */
@@ -108,6 +111,9 @@ struct State : std::enable_shared_from_this<State> {
     /* ---- declare.hpp ---- */
 
     void open(torch::nn::Module &m, const Options &o);
+    void find_device(tess_options &t);
+    void check_device();
+    void count_memory();
     static bool matches(const std::string &pattern, const std::string &name);
     static bool any_matches(const std::vector<std::string> &patterns, const std::string &name);
     static bool is_list(const torch::nn::Module &m);
