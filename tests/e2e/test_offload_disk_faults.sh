@@ -92,6 +92,15 @@ expect 0 "$TESSERA" train $gpt -n 2 $disk --save save --resume save --json=again
 [ "$(digest again.json)" = "$want" ] || fail "$case: resumed, another digest"
 none_left_there
 
+# Nor is such a run tried again: the disk is the same. One line, one start.
+case="no restart"
+rm -rf save calls
+# shellcheck disable=SC2086
+expect 6 faulty DISK_FAULT=broken DISK_FAULT_AT=$reads DISK_FAULT_OF=pread DISK_FAULT_RANK=1 DISK_FAULT_ONCE="$PWD/once" "$TESSERA" train $gpt -n 2 $disk --save save --save-every 5 --restarts 3 --json=run.json
+grep -q 'the file of rank 1 in files' err || fail "$case: $(cat err)"
+! grep -qi 'restart' err && [ "$(grep -c '"event":"start"' run.json)" = 1 ] || fail "$case: it was tried again: $(cat err)"
+rm -f once
+
 # With images a rank whose disk fails is replaced; or the others go on without it. Their files are their own.
 recovers() { # FAULTS COMMAND…
   rm -f once run.json
