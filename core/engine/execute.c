@@ -202,7 +202,7 @@ static tess_status replicate_group(tess *t, const tess__instr *in) {
 /* ---- norm and optimizer ---- */
 
 static tess_status norm_group(tess *t, int32_t g) {
-    const void *in[1] = { tess__address_of(t, TESS__SHARD_GRAD, g) };
+    const void *in[1] = { tess__grad_address(&t->memory, g) };
     tess_kernel k = { .kernel = TESS_K_SQUARE_SUM,
                       .in_dtype = t->plan.layout.groups[g].grad_shard,
                       .out_dtype = TESS_I64,
@@ -286,7 +286,7 @@ static tess_status collect(tess *t, const tess__instr *in) {
  * parts that they came in. */
 static tess_status give_back(tess *t, const tess__instr *in) {
     int piece = piece_of(in);
-    void *to = !piece                                    ? tess__address_of(t, TESS__SHARD_GRAD, in->index)
+    void *to = !piece                                    ? tess__grad_address(&t->memory, in->index)
                : tess__matrices_by_parts(&t->plan.setup) ? tess__address_of(t, TESS__PARTS + piece, in->index)
                                                          : tess__state_address(&t->memory, piece - 1, in->index);
     return post_planned(t, in, tess__address_of(t, TESS__UPDATE + piece, in->index), to);
@@ -385,10 +385,6 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__HOST_WAIT:
     case TESS__OFFLOAD_WAIT:
     case TESS__RELOAD_WAIT: return tess__work_wait(t, in);
-    case TESS__STATES_FETCH:
-    case TESS__STATES_FETCH_WAIT:
-    case TESS__STATES_STORE:
-    case TESS__STATES_STORE_WAIT: return tess__states_instr(t, in);
     case TESS__NORM_GROUP: return norm_group(t, in->index);
     case TESS__NORM_REDUCE: return norm_reduce(t, in);
     case TESS__SHARE_BUFFERS: return share_buffers(t, in);
@@ -402,7 +398,10 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__UPDATE_APPLY: return t->step.skips ? TESS_OK : matrices_instr(t, in);
     case TESS__ENTER:
     case TESS__LEAVE: return TESS_OK; /* the caller stops here */
-    default: return tess__fail(TESS_E_INTERNAL, "instruction %u is unknown", in->op);
+    default:
+        if (in->op >= TESS__STATES_FETCH && in->op <= TESS__GRAD_STORE_WAIT)
+            return tess__states_instr(t, in);
+        return tess__fail(TESS_E_INTERNAL, "instruction %u is unknown", in->op);
     }
 }
 

@@ -135,6 +135,11 @@ static inline uint64_t tess__host_align(const tess__setup *s, const tess__layout
     return l->store_align > s->align ? l->store_align : s->align;
 }
 
+/** A group's sharded gradient takes whole multiples of this where it rests. */
+static inline uint64_t tess__grad_align(const tess__setup *s, const tess__layout *l, int32_t group) {
+    return l->groups[group].grad_rest.stored ? l->store_align : s->align;
+}
+
 /** The part of parameter `p` in the shard of `shard_rank`: its first element in the parameter, its place in the shard
  * and its length; 0 elements when none. */
 typedef struct {

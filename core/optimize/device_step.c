@@ -46,7 +46,7 @@ tess_status tess__step_on_device(const tess__step *step, const tess__memory *mem
         piece.elems = own.elems;
         tess__piece_settings(step, g, own.in_shard, &piece);
         piece.master = (float *)tess__master_address(memory, g) + own.in_shard;
-        piece.grad = (const float *)tess__address(memory, TESS__SHARD_GRAD, g) + own.in_shard;
+        piece.grad = (const float *)tess__grad_address(memory, g) + own.in_shard;
         for (uint32_t k = 0; k < group->step.n_states; k++)
             piece.state[k] = (char *)tess__state_address(memory, (int)k, g) +
                              own.in_shard / group->step.state[k].every * tess_dtype_bytes(group->step.state[k].dtype);

@@ -14,7 +14,7 @@
 /* Piece 0 is the update, piece 1 + k the state k where it travels. On one rank such a state stays where it rests. */
 static float *piece_of(const tess__memory *m, int32_t g, int piece) {
     if (piece == 0 && tess__updates_in_place(&m->plan->setup, &m->plan->layout.groups[g]))
-        return tess__address(m, TESS__SHARD_GRAD, g);
+        return tess__grad_address(m, g);
     if (piece == 0 || m->plan->setup.shard_ranks > 1)
         return tess__address(m, TESS__UPDATE + piece, g);
     return tess__state_address(m, piece - 1, g);

@@ -56,7 +56,8 @@ static void note_not_finite(const stepping *x, const tess_optimizer_piece *p) {
 }
 
 static const float *gradient(const stepping *x, uint64_t first, uint64_t elems, float *room) {
-    const float *from = at_value(x, TESS__SHARD_GRAD, x->group->grad_shard, first);
+    const char *grad = tess__grad_address(x->memory, x->index);
+    const float *from = (const float *)(const void *)(grad + first * tess_dtype_bytes(x->group->grad_shard));
     if (!x->widen && x->grad_scale == 1.0f && !x->in_place)
         return from;
     if (x->widen) {
@@ -173,7 +174,7 @@ tess_optimizer_piece tess__piece_of_step(const tess__step *s, uint32_t phase) {
 static float *update_of(const tess__memory *m, int32_t g, uint32_t phase) {
     const tess__group *group = &m->plan->layout.groups[g];
     if (tess__updates_in_place(&m->plan->setup, group) || (phase == TESS_PHASE_AFTER && m->plan->setup.shard_ranks > 1))
-        return tess__address(m, TESS__SHARD_GRAD, g); /* to where results came back, too */
+        return tess__grad_address(m, g); /* to where results came back, too */
     if (tess__matrices_by_parts(&m->plan->setup))
         return tess__address(m, TESS__PARTS, g);
     return (float *)tess__address(m, TESS__UPDATE, g) + (uint64_t)m->comms->shard_rank * group->shard_elems;

@@ -116,7 +116,7 @@ static tess_status end_matrices(tess__compiler *b, int32_t g) {
         TRY(given_back(b, g, 0));
     TRY(tess__emit(b, TESS__UPDATE_APPLY, g));
     TRY(tess__emit_free(b, TESS__UPDATE, g));
-    TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+    TRY(tess__grad_free(b, g));
     return tess__states_store(b, g);
 }
 

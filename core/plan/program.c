@@ -165,6 +165,10 @@ static const char *op_name(uint8_t op) {
         [TESS__STATES_FETCH_WAIT] = "wait for the fetch of the states",
         [TESS__STATES_STORE] = "store of the states",
         [TESS__STATES_STORE_WAIT] = "wait for the store of the states",
+        [TESS__GRAD_FETCH] = "fetch of the gradient",
+        [TESS__GRAD_FETCH_WAIT] = "wait for the fetch of the gradient",
+        [TESS__GRAD_STORE] = "store of the gradient",
+        [TESS__GRAD_STORE_WAIT] = "wait for the store of the gradient",
     };
     return op < sizeof names / sizeof names[0] && names[op] ? names[op] : "?";
 }

@@ -73,6 +73,8 @@ enum tess__role {
     TESS__STAGED0,         /* group: optimizer states that rest in a store, while they are stepped */
     TESS__STAGED_LAST = TESS__STAGED0 + TESS__MAX_STATES - 1,
     TESS__STAGED_PARAM, /* group: the shard of the parameters, the same, and while it is gathered */
+    TESS__STAGED_GRAD0, /* group: the sharded gradient, the same, and while it is summed; behind it partial sums */
+    TESS__STAGED_GRAD_LAST = TESS__STAGED_GRAD0 + TESS__SUM_LAST - TESS__SUM0,
     TESS__N_ROLES
 };
 
@@ -136,6 +138,10 @@ enum tess__op {
     TESS__STATES_FETCH_WAIT,
     TESS__STATES_STORE, /* group: and, stepped, to go back there */
     TESS__STATES_STORE_WAIT,
+    TESS__GRAD_FETCH, /* group: the sharded gradient, or sums of microbatches, the same */
+    TESS__GRAD_FETCH_WAIT,
+    TESS__GRAD_STORE,
+    TESS__GRAD_STORE_WAIT,
 };
 
 enum {                        /* flags */

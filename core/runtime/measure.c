@@ -154,6 +154,7 @@ static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const te
         return tess_dtype_span(g->grad_wire, g->flat_elems);
     case TESS__SHARD_WIRE:
     case TESS__LANDED: return (uint64_t)p->setup.replicas * replica_blocks(&p->setup, g);
+    case TESS__STAGED_GRAD0:
     case TESS__SHARD_GRAD: return g->shard_elems * tess_dtype_bytes(g->grad_shard);
     case TESS__GATHER_SCRATCH: return needs->gather[i];
     case TESS__REDUCE_SCRATCH:
@@ -310,7 +311,8 @@ static uint64_t numbers(const tess__plan *p) {
 
 static int stores(const tess__plan *p) {
     for (int32_t i = 0; i < p->layout.n_groups; i++)
-        if (p->layout.groups[i].state_rest.stored || p->layout.groups[i].param_rest.stored)
+        if (p->layout.groups[i].state_rest.stored || p->layout.groups[i].param_rest.stored ||
+            p->layout.groups[i].grad_rest.stored)
             return 1;
     return 0;
 }
@@ -359,6 +361,9 @@ static int fills_blocks(const tess__plan *p, int role, int32_t index) {
     int state = (role >= TESS__STATE0 && role <= TESS__STATE3) || (role >= TESS__STAGED0 && role <= TESS__STAGED_LAST);
     if (role == TESS__MASTER || role == TESS__STAGED_PARAM)
         return p->layout.groups[index].param_rest.stored;
+    if (role == TESS__SHARD_GRAD || (role >= TESS__STAGED_GRAD0 && role <= TESS__STAGED_GRAD_LAST) ||
+        (role >= TESS__SUM0 && role <= TESS__SUM_LAST && !sums_at_end(p)))
+        return p->layout.groups[index].grad_rest.stored;
     return state && p->layout.groups[index].state_rest.stored;
 }
 

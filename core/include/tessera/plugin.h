@@ -564,7 +564,7 @@ typedef struct {
 /* ---- offload: where things rest; the core moves them, and steps there -------------------------- */
 enum { TESS_REGION_MASTER = 1, TESS_REGION_GRAD, TESS_REGION_STATE, TESS_REGION_ACTIVATION };
 enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */,
-       TESS_REST_STORE /* Since 1.2: of its own store. For MASTER and STATE, of a device that is the host */ };
+       TESS_REST_STORE /* Since 1.2: of its own store. Not for ACTIVATION; of a device that is the host */ };
 typedef struct {
     uint32_t struct_size, region, dtype, index; /* index: which state; GRAD: from 1 partial sums; MASTER: 1 its copy */
     int32_t unit, group;                        /* -1: activations */
