@@ -102,7 +102,7 @@ static ops_product part_of(const ops_product *p, odd_side side, int64_t first, i
     return part;
 }
 
-/* Of a depth the rest comes first: it is little, and so is what its rounding costs. */
+/* A depth begins with its rest: that is little, and so is what its rounding costs. */
 tess_status ops_cuda_product(const cuda_ops *c, const ops_product *p, void *workspace) {
     odd_side side = odd_side_of(p);
     int64_t all = side == OF_ROWS ? p->rows : side == OF_COLUMNS ? p->columns : p->depth;
