@@ -53,8 +53,10 @@ static void say(const tess__crash_place *p, const char *signal_text) {
         add(&l, "]");
     }
     add(&l, ": error: ");
-    const char *words[] = { p->kind, " ",           p->plugin,  ": its ", p->doing,   " of parameter \"",
-                            p->subject, "\" ended with signal ", signal_text };
+    const char *words[] = {
+        p->kind,    " ", p->plugin, ": its ", p->doing, " of parameter \"", p->subject, "\" ended with signal ",
+        signal_text
+    };
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         add(&l, words[i]);
     l.text[l.n++] = '\n';

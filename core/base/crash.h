@@ -3,7 +3,7 @@
 #ifndef TESS_CRASH_H
 #define TESS_CRASH_H
 
-typedef struct { /* texts live as long as the call */
+typedef struct {                                 /* texts live as long as the call */
     const char *kind, *plugin, *doing, *subject; /* "optimizer", "mine", "step", the parameter's name */
 } tess__crash_place;
 

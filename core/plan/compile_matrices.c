@@ -68,7 +68,7 @@ static int is_sharded(const tess__compiler *b) {
     return b->setup->shard_ranks > 1;
 }
 
-/* Of all ranks; in parts, of the rank that owns the most. */
+/* It has room for the matrices of all ranks; in parts, for those of the rank that owns the most. */
 static tess_status alloc_whole(tess__compiler *b, int32_t g, int piece) {
     const tess__group *group = &b->layout->groups[g];
     return tess__emit_alloc(b, TESS__UPDATE + piece, g, TESS_CAT_OPTIMIZER_SCRATCH, group->unit,

@@ -11,8 +11,8 @@ struct shm_read {
     const unsigned char *own;               /* this rank's data */
     uint64_t bytes, stride; /* the longest block's size; distance between readers' blocks, 0: all read one block */
     uint64_t total;         /* bytes at `own`: blocks may end there */
-    /* Of an all_to_all_v, else null: bytes before each reader's block at `own`, with their sum; and before this rank's
-     * block in each other rank's data, which is known when all have announced the call. */
+    /* These are of an all_to_all_v, else null: bytes before each reader's block at `own`, with their sum; and before
+     * this rank's block in each other rank's data, which is known when all have announced the call. */
     const uint64_t *before, *theirs;
     uint64_t chunk, rounds, first_round;
     int only;    /* the one rank that has data, or -1 */

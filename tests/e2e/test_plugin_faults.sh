@@ -96,6 +96,9 @@ comm apart_takes_turns 'apart_passes' 'a gather on the first communicator waits 
 comm apart_aborts_both 'apart_aborts' 'post on the first communicator gave TESS_E_ABORTED: comm faulty was aborted'
 comm apart_registers_one 'apart_registers' 'post on the first communicator gave TESS_E_INVALID: comm faulty: that memory is registered with another'
 comm apart_without_split 'apart_passes' 'claims TESS_COMM_APART, and cannot split'
+comm parts_misplaced 'parts_three_ranks' 'all_to_all_v (i32|f32|f64|bf16)>(i32|f32|f64|bf16) count [0-9]+: element [0-9]+ is'
+comm parts_too_long 'parts_three_ranks' '(all_to_all_v .* element [0-9]+ is|wrote beside recv, at)'
+comm parts_unchecked 'bad_calls' "(an all_to_all_v without recv_parts|parts longer than count|another part from itself than to itself) gave TESS_OK|$crash"
 comm register_writes_on_failure 'registered_memory' 'mem_register failed and wrote reg'
 
 # Dtypes.

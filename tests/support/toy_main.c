@@ -97,7 +97,7 @@ typedef struct {
     tess_optimizer_options step;
     checks c;
     double loss;
-    int rates;         /* a rate for each group, of each step: tess_optimizer_options.group_lr */
+    int rates; /* a rate for each group, of each step: tess_optimizer_options.group_lr */
     float group_lr[2];
 } training;
 

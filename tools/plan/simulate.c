@@ -238,7 +238,8 @@ static double share(int32_t ranks) {
 }
 
 static int same_case(const machine_collective *c, const char *comm, uint32_t op, int32_t ranks) {
-    return c->op == op && c->ranks == ranks && (!comm || strcmp(c->comm, comm) == 0);
+    return c->op == (op == TESS_ALL_TO_ALL_V ? TESS_ALL_TO_ALL : op) && c->ranks == ranks &&
+           (!comm || strcmp(c->comm, comm) == 0);
 }
 
 /* Ranks nearest to `members` for which this operation was measured; 0: none. */
@@ -252,8 +253,7 @@ static int32_t nearest_ranks(const machine_desc *m, const char *comm, uint32_t o
     return best;
 }
 
-/* Interpolates linearly from one measured size to the next. Beyond the largest, time grows in proportion; below the
- * smallest, it is the smallest one's. */
+/* Interpolates between measured sizes. Above the largest, time grows in proportion; below the smallest it stays. */
 static double interpolated_seconds(const machine_desc *m, const char *comm, uint32_t op, int32_t ranks, double bytes,
                                    double *cpu) {
     const machine_collective *below = NULL, *above = NULL;
@@ -322,26 +322,19 @@ static int line_of(const sim *s, int which) {
 }
 
 /* Returns the total bytes of a gather, reduce-scatter or all-to-all, one rank's part times the ranks; else the buffer's
- * bytes. */
-static uint64_t collective_bytes(const tess__planned_collective *c) {
+ * bytes. With parts of their own lengths, those of equal parts in which as many move as on the rank that moves most. */
+static uint64_t collective_bytes(const sim *s, const tess__instr *in, const tess__planned_collective *c) {
     int parts = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_TO_ALL;
+    if (c->op == TESS_ALL_TO_ALL_V && c->members > 1)
+        return (uint64_t)((double)s->in->layout->groups[in->index].moved_elems * 4 / share(c->members));
     return c->count * tess_dtype_bytes(c->send_dtype) * (uint64_t)(parts ? c->members : 1);
-}
-
-/* As many as an all-to-all of equal parts would have to have, for the rank that sends or gets the most to move as many.
- */
-static uint64_t parts_bytes(const sim *s, const tess__instr *in) {
-    const tess__group *g = &s->in->layout->groups[in->index];
-    return (uint64_t)((double)g->moved_elems * 4 / share(s->in->setup->shard_ranks));
 }
 
 static tess_status post_collective(sim *s, const tess__instr *in, int32_t *ticket) {
     const tess__planned_collective *c = &s->program->collectives[in->collective];
     int32_t stride = c->which == TESS__REPLICA ? s->in->setup->shard_ranks : 1;
-    int parts = c->op == TESS_ALL_TO_ALL_V;
-    double cpu, seconds = simulate_collective(s->in->machine, s->in->comm, parts ? TESS_ALL_TO_ALL : c->op, c->members,
-                                              per_node(s, c->members, stride),
-                                              parts ? parts_bytes(s, in) : collective_bytes(c), &cpu);
+    double cpu, seconds = simulate_collective(s->in->machine, s->in->comm, c->op, c->members,
+                                              per_node(s, c->members, stride), collective_bytes(s, in, c), &cpu);
     return post_job(s, line_of(s, c->which), TESS__TRACK_COMM, in, seconds, seconds > 0 ? cpu / seconds : 0, ticket);
 }
 
@@ -467,7 +460,7 @@ static tess_status audit_instr(sim *s, const tess__instr *in) {
     const tess__planned_collective *c = &s->program->collectives[in->collective];
     int32_t scope = s->in->model->blocks[in->index].scope;
     double seconds = simulate_collective(s->in->machine, s->in->comm, c->op, c->members, per_node(s, c->members, 1),
-                                         collective_bytes(c), NULL);
+                                         collective_bytes(s, in, c), NULL);
     if (in->op == TESS__AUDIT && s->in->costs)
         seconds += simulate_call_seconds(s->in, scope, 0) +
                    (in->flags & TESS__OF_BACKWARD ? simulate_call_seconds(s->in, scope, 1) : 0);

@@ -20,28 +20,14 @@ struct call {
     int in_place, exact, shape; /* shape: PARTS_…, of an all_to_all_v */
 };
 
-/* ---- all_to_all_v ---- */
-
-enum { PARTS_UNEVEN, PARTS_TO_ONE, PARTS_TO_NEXT, PARTS_NONE, PARTS_SHAPES };
 static uint64_t send_parts[CHECK_RANKS], recv_parts[CHECK_RANKS]; /* of the running call, as it lasts */
-
-/* Elements that go from one rank to another: no rank sends or gets more than count in all. */
-static uint64_t part_of(const struct call *x, int nranks, int from, int to) {
-    const uint64_t even = x->c.count / (uint64_t)nranks;
-    switch (x->shape) {
-    case PARTS_UNEVEN: return even * (uint64_t)((from + 2 * to) % 3) / 2;
-    case PARTS_TO_ONE: return to == nranks / 2 ? even : 0;
-    case PARTS_TO_NEXT: return to == (from + 1) % nranks ? x->c.count : 0;
-    default: return 0;
-    }
-}
 
 /* Fills in the parts; returns the elements that this rank sends, and with `in` those that it gets. */
 static uint64_t make_parts(comm_rank *r, struct call *x, int in) {
     uint64_t n = 0;
     for (int p = 0; p < r->nranks; p++) {
-        send_parts[p] = part_of(x, r->nranks, r->rank, p);
-        recv_parts[p] = part_of(x, r->nranks, p, r->rank);
+        send_parts[p] = ref_part(x->shape, x->c.count, r->nranks, r->rank, p);
+        recv_parts[p] = ref_part(x->shape, x->c.count, r->nranks, p, r->rank);
         n += in ? recv_parts[p] : send_parts[p];
     }
     x->c.send_parts = send_parts;
