@@ -4,6 +4,7 @@
  * the bits of LibTorch alone on the CPU. */
 #include <tessera/torch.hpp>
 
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/FakeGuardImpl.h>
 #include <cuda.h>
 
@@ -13,6 +14,16 @@ namespace nn = torch::nn;
 using torch::Tensor;
 
 C10_REGISTER_GUARD_IMPL(CUDA, c10::impl::FakeGuardImpl<c10::DeviceType::CUDA>);
+struct Hooks : at::CUDAHooksInterface {
+    explicit Hooks(at::CUDAHooksArgs) {}
+    void initCUDA() const override {}
+    bool hasCUDA() const override { return true; } /* so that backward looks after streams */
+    bool hasPrimaryContext(int64_t) const override { return true; }
+    int getNumGPUs() const override { return 0; } /* none with random numbers */
+};
+namespace at {
+C10_REGISTER_CLASS(CUDAHooksRegistry, CUDAHooks, Hooks)
+}
 
 /* ---- the device of LibTorch's side ---- */
 
@@ -22,33 +33,70 @@ struct Side : c10::TensorImpl {
         c10::TensorImpl *impl = t.unsafeGetTensorImpl();
         c10::DispatchKeySet &keys = impl->*(&Side::key_set_);
         keys = keys.remove_backend(to_gpu ? cpu : gpu) | c10::DispatchKeySet(to_gpu ? gpu : cpu);
-        impl->*(&Side::device_opt_) = to_gpu ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
+        c10::Device device = to_gpu ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
+        impl->*(&Side::device_opt_) = device;
+#if TORCH_VERSION_MAJOR > 1
+        t.storage().unsafeGetStorageImpl()->mutable_data_ptr().unsafe_set_device(device);
+#else
+        t.storage().unsafeGetStorageImpl()->data_ptr().unsafe_set_device(device);
+#endif
     }
 };
-/* A CPU reads what the stream has come to. */
-static void wait_for_the_stream() {
-    CUcontext context = nullptr;
-    if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) {
-        cuInit(0);
-        cuDevicePrimaryCtxRetain(&context, 0);
-        cuCtxSetCurrent(context);
-    }
-    if (cuStreamSynchronize(nullptr) != CUDA_SUCCESS)
-        throw std::runtime_error("the stream failed");
+static void good(CUresult r) {
+    if (r != CUDA_SUCCESS)
+        throw std::runtime_error("the driver's stand-in refuses a call: " + std::to_string(r));
 }
+/* Memory of the driver's, which no CPU may touch, as the stream has left it. Of LibTorch's own there is nothing to do.
+ */
+struct Contents {
+    c10::StorageImpl *storage;
+    CUdeviceptr device;
+    std::vector<char> host;
+    explicit Contents(const Tensor &t)
+        : storage(t.storage().unsafeGetStorageImpl()), device(reinterpret_cast<CUdeviceptr>(storage->data())) {
+        CUmemorytype kind;
+        if (cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, device) != CUDA_SUCCESS ||
+            kind != CU_MEMORYTYPE_DEVICE)
+            return;
+        host.resize(storage->nbytes());
+        good(cuMemcpyDtoH(host.data(), device, host.size()));
+        storage->set_data_ptr_noswap(at::DataPtr(host.data(), c10::Device(c10::kCPU)));
+    }
+    void leave() const {
+        if (host.empty())
+            return;
+        good(cuMemcpyHtoD(device, host.data(), host.size()));
+        storage->set_data_ptr_noswap(at::DataPtr(reinterpret_cast<void *>(device), c10::Device(c10::kCUDA, 0)));
+    }
+};
+/* This thread in the driver's context. */
+struct InContext {
+    CUcontext context = nullptr;
+    InContext() {
+        good(cuInit(0));
+        good(cuDevicePrimaryCtxRetain(&context, 0));
+        good(cuCtxPushCurrent(context));
+    }
+    ~InContext() {
+        cuCtxPopCurrent(&context);
+        cuDevicePrimaryCtxRelease(0);
+    }
+};
 /* Tensors of the device become the CPU's while an operator of the CPU's runs; what it makes becomes the device's. */
 static void on_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
     const auto &arguments = op.schema().arguments();
     const size_t first = stack->size() - arguments.size();
     std::vector<Tensor> moved;
+    std::vector<std::unique_ptr<Contents>> contents;
     bool leaves = false, comes = false;
     auto move = [&](const Tensor &t) {
         if (t.defined() && t.is_cuda()) {
             Side::move(t, false);
             moved.push_back(t);
+            contents.push_back(std::make_unique<Contents>(t));
         }
     };
-    wait_for_the_stream();
+    InContext context;
     for (size_t i = 0; i < arguments.size(); i++) {
         c10::IValue &v = (*stack)[first + i];
         if (v.isTensor())
@@ -70,6 +118,8 @@ static void on_cpu(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
     }
     for (const Tensor &t : moved)
         Side::move(t, true);
+    for (const auto &c : contents)
+        c->leave();
 }
 static void register_device() {
     static torch::Library all(torch::Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__);
