@@ -70,6 +70,15 @@ code=0
 [ $code != 0 ] && grep -q 'rank 1 failed in .*forward of block "layers.1" ended by an exception: dropout probability' told.0 ||
   fail "fault=throw: $code $(cat err told.0)"
 nothing_left
+# So it does of a rank that is lost, and of one that runs its blocks in another order.
+code=0
+"$TESSERA" run -n 2 -- sh -c 'exec "$0" train fault=kill 2>told.$RANK' "$probe" >out 2>err || code=$?
+[ $code != 0 ] && grep -q 'rank 1 was lost' told.0 || fail "fault=kill: $code $(cat err told.0)"
+nothing_left
+code=0
+"$TESSERA" run -n 2 -- sh -c 'exec "$0" train fault=order 2>told.$RANK' "$probe" >out 2>err || code=$?
+[ $code != 0 ] && grep -q 'train' told.0 && grep -q 'eval' told.0 || fail "fault=order: $code $(cat err told.0 told.1)"
+nothing_left
 
 # The examples.
 for example in mnist decoder; do
@@ -106,6 +115,10 @@ cp out plain.txt
 expect 0 "$bin/decoder_sharded" text 50 2 32
 grep loss out | paste -d ' ' <(grep loss plain.txt) - | awk '{ d = $4 - $10; if (d < 0) d = -d; if ($2 != $8 || d > 1e-5 * $4) { print; bad = 1 } }
   END { exit bad || NR != 50 }' || fail "decoder: other losses than LibTorch's"
+# With LibTorch's arithmetic they are its, to the bit, and so are norms and the evaluation.
+rm -rf decoder
+TESSERA_OPTIMIZER=own expect 0 "$bin/decoder_sharded" text 50 2 32
+diff plain.txt out || fail "decoder, TESSERA_OPTIMIZER=own: other bits than LibTorch's"
 # In bf16 the losses are near.
 rm -rf decoder
 TESSERA_PRECISION=bf16 expect 0 "$TESSERA" run -n 2 -- "$bin/decoder_sharded" text 50 2 32

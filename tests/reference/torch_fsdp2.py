@@ -9,11 +9,10 @@ FOLDER has decoder_plain and decoder_sharded, built with the LibTorch of this Py
 one rank, and beside FSDP2 in Python over Gloo on each number of ranks. More than 1e-5 of a loss apart is exit code 1.
 
 --times is for an idle machine (docs/benchmarks/torch.sh): seconds from one printed loss to the next, in rounds of all programs in
-turns; the most resident memory of a rank; and the bytes of tensors on a rank: ours as planned, with what LibTorch held at most,
+turns; the most resident memory of a rank; and the bytes of tensors on a rank at most: ours by the ledger, with what LibTorch held,
 theirs by FSDP2's own memory tracker. With --times losses of long runs may drift apart, and are not judged.
 """
 import argparse
-import json
 import os
 import random
 import shutil
@@ -148,18 +147,12 @@ def resident(command):
 
 
 def tensors(o, name, ranks):
-    """Bytes of a rank. Ours is a sum of peaks, which need not come at once: no less than the true one."""
+    """Bytes of a rank that are held at the same time, at most: ours as booked, by peak_at_close.c."""
     run = commands(o, ranks, o.steps)[name]
     if name == "plain":
         return None
-    if name == "fsdp2":
-        return int(next(line for line in lines_of(run + ["--track"]) if line.startswith("peak ")).split()[1])
-    words = run[run.index("--") :]
-    out = lines_of([o.tessera, "plan", "-n", str(ranks), "--json"] + words)
-    plan = next(p for p in map(json.loads, out) if "planned_peak_device_bytes" in p)
-    if plan.get("last_run_ranks") != ranks:
-        raise SystemExit(f"no run on {ranks} ranks is known: {out}")
-    return plan["planned_peak_device_bytes"] + plan["planned_peak_host_bytes"] + plan["last_run_held_bytes"]
+    lines = lines_of(run + ["--track"] if name == "fsdp2" else run)
+    return int(next(line for line in lines if "peak " in line).split()[-1])
 
 
 def median(all):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Sourced with SOURCE and BUILD set. torch_build PYTHON PROGRAM…: builds sources of the tree in this folder with the LibTorch of a
 # Python's PyTorch: tests/torch/test_torch, and examples/torch/decoder/plain as decoder_plain. Its random numbers are then the same.
+# Examples say at their end how much they held.
 torch_build() {
   local python=$1 torch abi source name flags link
   shift
@@ -10,8 +11,12 @@ torch_build() {
     -isystem "$torch/include/torch/csrc/api/include")
   link=(-L"$BUILD" -ltessera -L"$torch/lib" -Wl,--no-as-needed -ltorch -ltorch_cpu -lc10 "-Wl,-rpath,$BUILD:$torch/lib")
   for source; do
-    name=${source##*/}
-    case $source in examples/*) name=decoder_$name ;; esac
-    c++ "${flags[@]}" "$SOURCE/$source.cpp" -o "$name" "${link[@]}" || return
+    name=${source##*/} more=()
+    case $source in examples/*)
+      name=decoder_$name more=("$name.peak.o" -Wl,--wrap=tess_close)
+      cc -c -I"$SOURCE/core/include" "$SOURCE/tests/support/peak_at_close.c" -o "$name.peak.o" || return
+      ;;
+    esac
+    c++ "${flags[@]}" "$SOURCE/$source.cpp" "${more[@]}" -o "$name" "${link[@]}" || return
   done
 }

@@ -3,6 +3,7 @@
  * With an argument it trains the model on the ranks that it is started on, and prints losses and a digest. */
 #include <tessera/torch.hpp>
 
+#include <csignal>
 #include <cstdio>
 #include <map>
 #include <thread>
@@ -105,8 +106,24 @@ static void keep_values(Run &run, Net &net) {
     for (auto &b : net->named_buffers())
         run.values[b.key()] = b.value().detach().clone();
 }
+/* This library's rule: squares in fp32, their exact sum, the factor in fp64. */
+static void clip_exactly(const std::vector<Tensor> &params, double most, bool rounded) {
+    long double sum = 0;
+    for (const Tensor &p : params)
+        if (p.grad().defined()) {
+            Tensor squares = p.grad().contiguous() * p.grad().contiguous();
+            for (int64_t i = 0; i < squares.numel(); i++)
+                sum += static_cast<long double>(squares.data_ptr<float>()[i]);
+        }
+    double norm = std::sqrt(static_cast<double>(sum));
+    double scale = most / ((rounded ? static_cast<double>(static_cast<float>(norm)) : norm) + 1e-6);
+    for (const Tensor &p : params)
+        if (p.grad().defined() && scale < 1)
+            p.grad().mul_(static_cast<float>(scale));
+}
+enum { LIBTORCHS, EXACT, EXACT_ROUNDED };
 template <class Optimizer, class O>
-static Run alone(const O &o, double clip, int microbatches) {
+static Run alone(const O &o, double clip, int microbatches, int norm = LIBTORCHS) {
     Run run;
     Net net = make_net();
     Optimizer optimizer(net->parameters(), o);
@@ -117,8 +134,10 @@ static Run alone(const O &o, double clip, int microbatches) {
             loss.backward();
             run.losses.push_back(loss.item<double>());
         }
-        if (clip > 0)
+        if (clip > 0 && norm == LIBTORCHS)
             nn::utils::clip_grad_norm_(net->parameters(), clip);
+        else if (clip > 0)
+            clip_exactly(net->parameters(), clip, norm == EXACT_ROUNDED);
         optimizer.step();
     }
     keep_values(run, net);
@@ -176,6 +195,8 @@ static void test_bits() {
     whole = true;
     same(plain, sharded(options(sgd).blocks({ "layers.*", "bn" }), 0));
     whole = false;
+    now = "sgd, clipped by the exact norm";
+    same(alone<torch::optim::SGD>(sgd, 0.5, 1, EXACT), sharded(options(sgd), 0.5));
 }
 
 /* A rate for each group is the options' rate times the group's factor, and wins over both; by the engine and by
@@ -218,6 +239,12 @@ static void test_own() {
     now = "adam with LibTorch's arithmetic";
     auto adam = torch::optim::AdamOptions(1e-2).weight_decay(0.02);
     same(alone<torch::optim::Adam>(adam, 0, 1), sharded(options(adam).engine(engine("own")), 0));
+    now = "adamw with LibTorch's arithmetic, clipped";
+    same(alone<torch::optim::AdamW>(adamw, 0.5, 1), sharded(options(adamw).engine(engine("own")), 0.5));
+    now = "adamw with LibTorch's arithmetic, clipped by the exact norm";
+    tess_options exact = engine("own");
+    exact.deterministic = 1;
+    same(alone<torch::optim::AdamW>(adamw, 0.5, 1, EXACT_ROUNDED), sharded(options(adamw).engine(exact), 0.5));
     now = "adamw, clipped";
     plain = alone<torch::optim::AdamW>(adamw, 0.5, 1), mine = sharded(options(adamw), 0.5);
     for (size_t i = 0; i < plain.losses.size(); i++)
@@ -719,8 +746,15 @@ static int train(int argc, char **argv) {
         const auto n = static_cast<uint64_t>(s.accumulate());
         double loss = 0;
         for (uint64_t k = 0; k < n; k++) {
-            if (fault == "throw" && step == 3 && s.rank() == 1)
+            bool fails = step == 3 && s.rank() == 1;
+            if (fault == "throw" && fails)
                 net->layers[1]->as<Layer>()->drop->options.p(-1);
+            if (fault == "kill" && fails)
+                raise(SIGKILL);
+            if (fault == "order" && fails) {
+                torch::NoGradGuard evaluation;
+                loss_of(net, 0);
+            }
             Tensor l = loss_of(net, s.microbatch(step * n + k));
             l.backward();
             loss += l.item<double>() / static_cast<double>(n);

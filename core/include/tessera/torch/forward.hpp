@@ -30,7 +30,7 @@ auto run_block(State &s, Block &b, const F &forward, std::tuple<Args...> args) {
         if (b.computes && t.is_floating_point())
             t = t.to(*b.computes);
     });
-    at::Generator generator = at::globalContext().defaultGenerator(s.device);
+    at::Generator generator = again ? at::globalContext().defaultGenerator(s.device) : at::Generator();
     at::Tensor drawn = again ? generator.get_state() : at::Tensor();
     if (training && !again)
         end = cut_inputs(s, call, args);

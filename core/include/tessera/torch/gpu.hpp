@@ -5,19 +5,29 @@
 #include <tessera/torch/memory.hpp>
 #include <tessera/torch/options.hpp>
 
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11)
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11)
+#define TESSERA_TORCH_TELLS 1
+#include <c10/core/CachingDeviceAllocator.h>
+#else
+#define TESSERA_TORCH_TELLS 0
 #endif
 
 namespace tessera::detail {
 
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11)
 /* LibTorch's current stream, a cudaStream_t. */
 inline void *stream_of(at::Device device) {
     c10::impl::VirtualGuardImpl of(device.type());
-    return of.getStreamNativeHandle(of.getStream(device));
+    c10::Stream stream = of.getStream(device);
+#if TESSERA_TORCH_TELLS
+    return of.getStreamNativeHandle(stream);
+#else
+    if (stream.id() != 0)
+        throw Error(TESS_E_UNSUPPORTED, "tessera::Sharded: a stream of one's own needs LibTorch 2.11 or later");
+    return nullptr; /* the default stream */
+#endif
 }
+#if TESSERA_TORCH_TELLS
 /* What the allocator has handed out, and the most since the call before. */
 inline Allocated allocated_on(at::Device device) {
     c10::DeviceAllocator *allocator = c10::getDeviceAllocator(device.type());
@@ -26,11 +36,8 @@ inline Allocated allocated_on(at::Device device) {
     return { static_cast<uint64_t>(bytes.current), static_cast<uint64_t>(bytes.peak) };
 }
 #else
-inline void *stream_of(at::Device) {
-    throw Error(TESS_E_UNSUPPORTED, "tessera::Sharded: a model on a GPU needs LibTorch 2.11 or later");
-}
 inline Allocated allocated_on(at::Device) {
-    return { 0, 0 };
+    return { 0, 0 }; /* it is not known */
 }
 #endif
 

@@ -64,6 +64,7 @@ struct State : std::enable_shared_from_this<State> {
     std::shared_ptr<bool> retained; /* of the last block that went back */
     std::vector<Block *> back;      /* whose backward has begun and not ended */
     double clip = 0, own_scale = 1;
+    std::vector<at::Tensor> norms;                          /* of gradients, while they are looked at */
     bool counts = false;                                    /* the engine books what LibTorch holds */
     bool unloaded = false;                                  /* some values are zeros until a load */
     std::vector<std::pair<std::string, at::Tensor>> tables; /* buffers that the engine does not have */
@@ -158,8 +159,10 @@ struct State : std::enable_shared_from_this<State> {
     void step();
     void zero_grad();
     double clip_to(double most);
+    bool own() const { return std::string(info.optimizer) == "own"; }
+    double norm_alone(double most);
+    static tess_status own_gradient(void *user, const tess_range *r, void *data);
     void sync_buffers();
-    void own_step();
     static tess_status own_update(void *user, const tess_range *r, void *param, const float *grad, float *const *state);
     void update(const tess_range &r, void *param, float *grad, float *const *state);
     void sgd(at::Tensor &p, at::Tensor g, at::Tensor buffer, double lr, double decay) const;

@@ -37,23 +37,26 @@ inline void State::step() {
     std::vector<tess_optimizer_group> all;
     std::vector<float> lrs;
     tess_optimizer_options o = step_options(all, lrs);
-    if (std::string(info.optimizer) == "own")
-        own_step();
+    if (own())
+        ok(tess_update(engine, own_update, this));
     else
         ok(tess_step(engine, &o));
-    trained = 0, clip = 0, pass = 0;
+    trained = 0, clip = 0, own_scale = 1, pass = 0;
 }
 inline void State::zero_grad() {
     Entry entry(*this, "Sharded::zero_grad");
     if (trained > 0)
         ok(tess_grad_drop(engine));
-    trained = 0, pass = 0;
+    trained = 0, clip = 0, own_scale = 1, pass = 0;
 }
 inline double State::clip_to(double most) {
     Entry entry(*this, "Sharded::clip_grad_norm_");
+    clip = most, pass = 0;
+    if (own() && info.ranks == 1 && !info.deterministic && tess_loss_scale(engine) == 1)
+        return norm_alone(most);
     float norm = 0;
     ok(tess_grad_norm(engine, &norm));
-    clip = most, pass = 0;
+    own_scale = std::min(1.0, most / (static_cast<double>(norm) + 1e-6));
     return static_cast<double>(norm);
 }
 inline void State::sync_buffers() {
@@ -68,14 +71,28 @@ inline void State::sync_buffers() {
 }
 
 /* LibTorch's own arithmetic, operator by operator, on what this rank owns: TESSERA_OPTIMIZER=own. */
-inline void State::own_step() {
-    float norm = 0;
-    own_scale = 1;
-    if (clip > 0) {
-        ok(tess_grad_norm(engine, &norm));
-        own_scale = std::min(1.0, clip / (static_cast<double>(norm) + 1e-6));
+inline tess_status State::own_gradient(void *user, const tess_range *r, void *data) {
+    auto *s = static_cast<State *>(user);
+    auto first = static_cast<int64_t>(r->first_elem), n = static_cast<int64_t>(r->elems);
+    Parameter &p = s->params[static_cast<size_t>(r->tag)];
+    at::Tensor part = at::from_blob(data, { n }, p.declared == TESS_F64 ? at::kDouble : at::kFloat);
+    if (first == 0)
+        p.start = at::empty(p.tensor().sizes(), part.options());
+    p.start.view(-1).narrow(0, first, n).copy_(part);
+    if (first + n == p.start.numel()) {
+        s->norms.push_back(p.start.norm(2.0));
+        p.start.reset();
     }
-    ok(tess_update(engine, own_update, this));
+    return TESS_OK;
+}
+/* clip_grad_norm_ of LibTorch, in its order and in fp32: on one rank, where all gradients are whole. */
+inline double State::norm_alone(double most) {
+    torch::NoGradGuard no_grad;
+    norms.clear();
+    ok(tess_each_owned(engine, TESS_OF_GRAD, own_gradient, this));
+    at::Tensor norm = norms.size() == 1 ? norms[0] : at::stack(norms).norm(2.0);
+    own_scale = at::clamp(most / (norm + 1e-6), c10::nullopt, 1.0).item<double>();
+    return norm.item<double>();
 }
 inline tess_status State::own_update(void *user, const tess_range *r, void *param, const float *grad,
                                      float *const *state) {
