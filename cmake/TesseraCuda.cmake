@@ -2,7 +2,7 @@
 # The parts for NVIDIA GPUs need the CUDA toolkit's headers and nvcc, none of its libraries. Where one is
 # missing, TESSERA_CUDA is off and each part says that it is left out.
 set(TESSERA_CUDA OFF)
-if(NOT TESSERA_MINIMAL)
+if(NOT TESSERA_MINIMAL OR TESSERA_MINIMAL STREQUAL "cuda")
   find_program(TESSERA_NVCC nvcc HINTS ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda/bin)
   get_filename_component(beside "${TESSERA_NVCC}" REALPATH) # the headers of that very toolkit
   get_filename_component(beside "${beside}" DIRECTORY)

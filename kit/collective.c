@@ -5,12 +5,13 @@
 
 const char *kit_op_name(uint32_t op) {
     static const char *const names[] = {
-        "an unknown operation", "all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "barrier"
+        "an unknown operation", "all_gather", "reduce_scatter", "all_reduce", "broadcast",
+        "all_to_all",           "barrier",    "all_to_all_v"
     };
     static const char *const own[] = { "init", "split", "finalize" };
     if (op >= KIT_OP_JOIN && op <= KIT_OP_FINALIZE)
         return own[op - KIT_OP_JOIN];
-    return names[op <= TESS_BARRIER ? op : 0];
+    return names[op <= TESS_ALL_TO_ALL_V ? op : 0];
 }
 
 static const char *redop_name(uint32_t redop) {
@@ -101,15 +102,41 @@ static tess_status check_types(const kit_reach *reach, const tess_collective *c,
 static int lies_well(const tess_collective *c, int32_t rank, int32_t nranks) {
     const char *send = c->send, *recv = c->recv;
     const uint64_t w = (uint64_t)nranks, r = (uint64_t)rank;
-    const uint64_t in = kit_bytes(c), out = c->count * tess_dtype_bytes(c->recv_dtype);
+    const uint64_t in = kit_bytes(c), dtype = tess_dtype_bytes(c->recv_dtype), out = c->count * dtype;
     switch (c->op) {
     case TESS_ALL_GATHER: return send == recv + r * in || !kit_overlap(send, in, recv, w * in);
     case TESS_ALL_TO_ALL: return (nranks == 1 && send == recv) || !kit_overlap(send, w * in, recv, w * in);
     case TESS_REDUCE_SCATTER: return !kit_overlap(send, w * in, recv, out);
+    case TESS_ALL_TO_ALL_V:
+        return !kit_overlap(send, kit_parts_before(c->send_parts, nranks) * dtype, recv,
+                            kit_parts_before(c->recv_parts, nranks) * dtype);
     case TESS_ALL_REDUCE:
         return (send == recv && in == out && !(c->flags & KIT_ADD)) || !kit_overlap(send, in, recv, out);
     default: return rank != c->root || !recv || send == recv || !kit_overlap(send, in, recv, in);
     }
+}
+
+static uint64_t longest_part(const uint64_t *parts, int32_t nranks) {
+    uint64_t most = 0;
+    for (int32_t r = 0; r < nranks; r++)
+        most = parts[r] > most ? parts[r] : most;
+    return most;
+}
+
+/* A part above count would let their sum wrap around. */
+static tess_status check_parts(const kit_reach *reach, const tess_collective *c, int32_t rank, int32_t nranks,
+                               tess_error *e) {
+    if (!c->send_parts || !c->recv_parts)
+        return tess_plugin_fail(e, TESS_E_INVALID, "%s: %s is null", reach->plugin,
+                                c->send_parts ? "recv_parts" : "send_parts");
+    if (longest_part(c->send_parts, nranks) > c->count || longest_part(c->recv_parts, nranks) > c->count ||
+        kit_parts_before(c->send_parts, nranks) > c->count || kit_parts_before(c->recv_parts, nranks) > c->count)
+        return tess_plugin_fail(e, TESS_E_INVALID, "%s: the parts are longer than count %" PRIu64, reach->plugin,
+                                c->count);
+    if (c->send_parts[rank] != c->recv_parts[rank])
+        return tess_plugin_fail(e, TESS_E_INVALID, "%s: rank %d sends itself %" PRIu64 " elements and expects %" PRIu64,
+                                reach->plugin, (int)rank, c->send_parts[rank], c->recv_parts[rank]);
+    return TESS_OK;
 }
 
 static tess_status check_memory(const kit_reach *reach, const tess_collective *c, int32_t rank, int32_t nranks,
@@ -131,7 +158,7 @@ static tess_status check_memory(const kit_reach *reach, const tess_collective *c
 
 tess_status kit_check_call(const kit_reach *reach, const tess_collective *c, int32_t rank, int32_t nranks,
                            uint64_t scratch, tess_error *e) {
-    if (c->op < TESS_ALL_GATHER || c->op > TESS_BARRIER)
+    if (c->op < TESS_ALL_GATHER || c->op > TESS_ALL_TO_ALL_V)
         return tess_plugin_fail(e, TESS_E_UNSUPPORTED, "%s: operation %u", reach->plugin, c->op);
     tess_status s = check_types(reach, c, e);
     if (s < 0)
@@ -142,6 +169,11 @@ tess_status kit_check_call(const kit_reach *reach, const tess_collective *c, int
         return tess_plugin_fail(e, TESS_E_INVALID, "%s: root %d of %d ranks", reach->plugin, (int)c->root, (int)nranks);
     if (rank < 0 || c->op == TESS_BARRIER || c->count == 0)
         return TESS_OK;
+    if (c->op == TESS_ALL_TO_ALL_V) {
+        s = check_parts(reach, c, rank, nranks, e);
+        if (s < 0)
+            return s;
+    }
     return check_memory(reach, c, rank, nranks, scratch, e);
 }
 

@@ -28,12 +28,19 @@ static inline int kit_reduces(const tess_collective *c) {
 static inline uint64_t kit_bytes(const tess_collective *c) {
     return c->op == TESS_BARRIER ? 0 : c->count * tess_dtype_bytes(c->send_dtype);
 }
+/** Elements before a rank's part of those that an all_to_all_v sends or receives, and of all `nranks` parts. */
+static inline uint64_t kit_parts_before(const uint64_t *parts, int32_t rank) {
+    uint64_t n = 0;
+    for (int32_t r = 0; r < rank; r++)
+        n += parts[r];
+    return n;
+}
 /** Elements of the largest shard of a reduction. all_reduce cuts its buffer on 64-element boundaries. */
 uint64_t kit_shard_elems(const tess_collective *, int32_t nranks);
 /** 1: two pieces of memory have a byte in common. */
 int kit_overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_bytes);
 
-/** Every operation, reduction and dtype, with those of TESS_COMM_…, on memory of these kinds. */
+/** Every operation but the optional ones, reduction and dtype, with those of TESS_COMM_…, on memory of these kinds. */
 tess_comm_caps kit_caps(uint32_t caps, uint32_t mem_mask, const char *wire_id);
 
 /* ---- checks -------------------------------------------------------------------------------------- */

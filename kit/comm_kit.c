@@ -28,8 +28,16 @@ static kit_reach reach_of(const kit_link_ops *l) {
     return (kit_reach){ l->name, l->mem_mask, "memory that its link reaches" };
 }
 
+/* Every exchange of a link has parts of one length. */
+static tess_status refuse_parts(const char *name, const tess_collective *c, tess_error *e) {
+    return c->op != TESS_ALL_TO_ALL_V ? TESS_OK
+                                      : tess_plugin_fail(e, TESS_E_UNSUPPORTED, "%s: operation %u", name, c->op);
+}
+
 static tess_status comm_check(tess_comm *comm, const tess_collective *c, tess_error *e) {
     const kit_world *w = &comm->world;
+    if (refuse_parts(w->link->name, c, e) < 0)
+        return TESS_E_UNSUPPORTED;
     const kit_reach reach = reach_of(w->link);
     tess_status s = kit_check_call(&reach, c, -1, w->nranks, 0, e);
     return s < 0 ? s : kit_check_call(&reach, c, w->rank, w->nranks, kit_scratch_bytes(c, w->nranks), e);
@@ -171,6 +179,8 @@ static tess_status kit_need(void *ctx, const tess_plan_env *env, const tess_coll
     const tess_collective c = kit_take_call(call, call->struct_size);
     tess_need need = { .align = 64 };
     tess_status s = kit_check_call(&reach, &c, -1, env->nranks, 0, NULL);
+    if (s == TESS_OK)
+        s = refuse_parts(own->link->name, &c, NULL);
     if (s < 0)
         return s;
     need.device_bytes = kit_scratch_bytes(&c, env->nranks);

@@ -52,6 +52,15 @@ TESS_FN uint8_t tess_e4m3_of_f32(float x) { /* no branch, so that loops are wide
     uint32_t code = (tess_f32_bits(y) >> 20) - (120u << 3) - (is_small & 8u);
     return (uint8_t)((bits >> 24 & 0x80u) | code | (uint32_t)(size > 0x7f800000u)); /* 448's code is even */
 }
+/* The same of what a block holds: finite, and no more than a cut scale adds above 448. Added to a number whose last bit
+ * is the last that stays, y leaves its steps in the low bits; a step is as large below 2^-6. 8 steps are one exponent.
+ */
+TESS_FN uint8_t tess_e4m3_of_block(float y) {
+    uint32_t bits = tess_f32_bits(y), size = bits & 0x7fffffffu, least = size < 0x3c800000u ? 0x3c800000u : size;
+    uint32_t exponent = least & 0x7f800000u, large = exponent + (20u << 23);
+    uint32_t steps = tess_f32_bits(tess_f32_of_bits(size) + tess_f32_of_bits(large)) - large;
+    return (uint8_t)((bits >> 24 & 0x80u) | (steps + (exponent >> 20) - (121u << 3)));
+}
 TESS_FN float tess_f32_of_e4m3(uint8_t code) { /* a denormal is 2^-6 and what it is, less 2^-6 */
     uint32_t size = code & 0x7fu, is_small = 0u - (uint32_t)(size < 8u);
     uint32_t bits = (size << 20) + (120u << 23) + (is_small & 1u << 23);

@@ -3,6 +3,8 @@
 #include "finite.h"
 
 #include "kernels/norm.h"
+#include "layout/matrices.h"
+#include "optimize/parts.h"
 #include "runtime/poison.h"
 #include "base/status.h"
 
@@ -57,6 +59,8 @@ static tess_status post_planned(tess *t, const tess__instr *in, const void *send
     tess__in_flight *f = &t->transfers.in_flight[in->index];
     name_instr(t, in);
     tess_collective c = planned_collective(t, in, send, recv, scratch_of(in->op));
+    if (c.op == TESS_ALL_TO_ALL_V)
+        tess__parts_exchanged(&t->step, in->index, in->op == TESS__RETURN, &c.send_parts, &c.recv_parts);
     TRY(tess__comm_post(&t->comms, t->pass.program->collectives[in->collective].which, &c,
                         gathers ? &f->gather : &f->reduce));
     *(gathers ? &f->gather_seq : &f->reduce_seq) = c.seq;
@@ -198,7 +202,7 @@ static tess_status replicate_group(tess *t, const tess__instr *in) {
 /* ---- norm and optimizer ---- */
 
 static tess_status norm_group(tess *t, int32_t g) {
-    const void *in[1] = { tess__address_of(t, TESS__SHARD_GRAD, g) };
+    const void *in[1] = { tess__grad_address(&t->memory, g) };
     tess_kernel k = { .kernel = TESS_K_SQUARE_SUM,
                       .in_dtype = t->plan.layout.groups[g].grad_shard,
                       .out_dtype = TESS_I64,
@@ -273,15 +277,28 @@ static int piece_of(const tess__instr *in) {
 
 static tess_status collect(tess *t, const tess__instr *in) {
     float *all = tess__address_of(t, TESS__UPDATE + piece_of(in), in->index);
+    if (tess__matrices_by_parts(&t->plan.setup))
+        return post_planned(t, in, tess__address_of(t, TESS__PARTS + piece_of(in), in->index), all);
     return post_planned(t, in, all + (uint64_t)t->comms.shard_rank * t->plan.layout.groups[in->index].shard_elems, all);
 }
 
-/* The results take the place of the gradient, which no one needs any more, and states their own. */
+/* The results take the place of the gradient, which no one needs any more, and states their own: at once, or from the
+ * parts that they came in. */
 static tess_status give_back(tess *t, const tess__instr *in) {
     int piece = piece_of(in);
-    return post_planned(t, in, tess__address_of(t, TESS__UPDATE + piece, in->index),
-                        piece ? tess__state_address(&t->memory, piece - 1, in->index)
-                              : tess__address_of(t, TESS__SHARD_GRAD, in->index));
+    void *to = !piece                                    ? tess__grad_address(&t->memory, in->index)
+               : tess__matrices_by_parts(&t->plan.setup) ? tess__address_of(t, TESS__PARTS + piece, in->index)
+                                                         : tess__state_address(&t->memory, piece - 1, in->index);
+    return post_planned(t, in, tess__address_of(t, TESS__UPDATE + piece, in->index), to);
+}
+
+static tess_status given_back(tess *t, const tess__instr *in) {
+    int piece = piece_of(in);
+    TRY(end_planned(t, in));
+    if (piece && tess__matrices_by_parts(&t->plan.setup))
+        tess__parts_unpack(&t->step, in->index, tess__address_of(t, TESS__PARTS + piece, in->index),
+                           tess__state_address(&t->memory, piece - 1, in->index));
+    return TESS_OK;
 }
 
 static tess_status matrices_instr(tess *t, const tess__instr *in) {
@@ -295,6 +312,7 @@ static tess_status matrices_instr(tess *t, const tess__instr *in) {
     case TESS__COLLECT: return collect(t, in);
     case TESS__MATRIX: return tess__matrices_step(&t->step, &t->memory, plugin, in->index, pool);
     case TESS__RETURN: return give_back(t, in);
+    case TESS__RETURN_WAIT: return given_back(t, in);
     case TESS__UPDATE_APPLY: return tess__step_pieces(&t->step, &t->memory, plugin, in->index, TESS_PHASE_AFTER, pool);
     default: return end_planned(t, in);
     }
@@ -367,10 +385,6 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__HOST_WAIT:
     case TESS__OFFLOAD_WAIT:
     case TESS__RELOAD_WAIT: return tess__work_wait(t, in);
-    case TESS__STATES_FETCH:
-    case TESS__STATES_FETCH_WAIT:
-    case TESS__STATES_STORE:
-    case TESS__STATES_STORE_WAIT: return tess__states_instr(t, in);
     case TESS__NORM_GROUP: return norm_group(t, in->index);
     case TESS__NORM_REDUCE: return norm_reduce(t, in);
     case TESS__SHARE_BUFFERS: return share_buffers(t, in);
@@ -384,7 +398,10 @@ static tess_status run_instr(tess *t, const tess__instr *in) {
     case TESS__UPDATE_APPLY: return t->step.skips ? TESS_OK : matrices_instr(t, in);
     case TESS__ENTER:
     case TESS__LEAVE: return TESS_OK; /* the caller stops here */
-    default: return tess__fail(TESS_E_INTERNAL, "instruction %u is unknown", in->op);
+    default:
+        if (in->op >= TESS__STATES_FETCH && in->op <= TESS__GRAD_STORE_WAIT)
+            return tess__states_instr(t, in);
+        return tess__fail(TESS_E_INTERNAL, "instruction %u is unknown", in->op);
     }
 }
 

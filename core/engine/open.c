@@ -117,6 +117,7 @@ static tess_status read_device(tess *t) {
         return tess__fail(TESS_E_UNSUPPORTED, "TESSERA_COMM=%s does not reach the memory of device %s",
                           t->selection.text[TESS_KIND_COMM], t->selection.text[TESS_KIND_DEVICE]);
     u->most_bytes = caps.max_bytes;
+    u->parts = (int)(caps.op_mask >> TESS_ALL_TO_ALL_V & 1);
     t->device.mem = info.mem;
     u->align = info.align > 64 ? info.align : 64;
     if (caps.align > u->align)

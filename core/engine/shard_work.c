@@ -110,9 +110,10 @@ tess__microbatch_sum tess__microbatch_sum_of(const tess *t, int32_t g, int shard
     tess__microbatch_sum c = { .n_levels = tess__sum_levels(&t->plan.setup),
                                .in_order = !t->plan.setup.deterministic,
                                .flags = through_blocks(t, g) };
+    int staged = shards && t->plan.layout.groups[g].grad_rest.stored;
     for (int32_t l = 0; l < c.n_levels; l++)
-        c.level[l] =
-            shards && l == 0 ? tess__address_of(t, TESS__SHARD_GRAD, g) : tess__address_of(t, TESS__SUM0 + l, g);
+        c.level[l] = shards && l == 0 ? tess__grad_address(&t->memory, g)
+                                      : tess__address_of(t, (staged ? TESS__STAGED_GRAD0 : TESS__SUM0) + l, g);
     c.elems = shards ? t->plan.layout.groups[g].shard_elems : t->plan.layout.groups[g].flat_elems;
     return c;
 }
@@ -132,7 +133,7 @@ tess_status tess__gradient_to_send(tess *t, int32_t g, tess__executor *on, void 
 }
 
 void *tess__reduce_target(const tess *t, int32_t g) {
-    return tess__address_of(t, t->memory.booked[TESS__PART][g] ? TESS__PART : TESS__SHARD_GRAD, g);
+    return t->memory.booked[TESS__PART][g] ? tess__address_of(t, TESS__PART, g) : tess__grad_address(&t->memory, g);
 }
 
 tess_status tess__reduce_single_rank(tess *t, int32_t g, tess__executor *on) {
@@ -204,7 +205,7 @@ static tess_status copy_part(tess *t, int32_t g, tess__executor *on) {
                       .out_dtype = TESS_F32,
                       .n_in = 1,
                       .in = in,
-                      .out = tess__address_of(t, TESS__SHARD_GRAD, g),
+                      .out = tess__grad_address(&t->memory, g),
                       .elems = t->plan.layout.groups[g].shard_elems };
     return on->kernel(on, &k);
 }
@@ -224,7 +225,7 @@ tess_status tess__sum_shard(tess *t, int32_t g, int32_t microbatch, tess__execut
                       .out_dtype = TESS_F32,
                       .n_in = 1,
                       .in = in,
-                      .out = tess__address_of(t, TESS__SHARD_GRAD, g),
+                      .out = tess__grad_address(&t->memory, g),
                       .elems = c.elems,
                       .scale = (double)tess__mean_scale(t) };
     return on->kernel(on, &k);
@@ -257,7 +258,7 @@ static tess_status plugin_step(tess *t, int32_t g, tess__executor *on) {
 
 tess_status tess__optimize(tess *t, int32_t g, tess__executor *on) {
     const tess__group *group = &t->plan.layout.groups[g];
-    const void *in[1] = { tess__address_of(t, TESS__SHARD_GRAD, g) };
+    const void *in[1] = { tess__grad_address(&t->memory, g) };
     tess_optimizer o = t->step.kernel;
     tess__segments_of(&t->step, &t->plan.layout, g, &o);
     if (!o.n_segments)

@@ -227,9 +227,11 @@ tess_status tess__work(tess *, const tess__instr *);
 tess_status tess__work_wait(tess *, const tess__instr *);
 static inline int tess__is_beside(const tess__instr *in) { /* handed over: a wait follows */
     return in->flags & TESS__ASYNC || in->op == TESS__PREFETCH || in->op == TESS__OFFLOAD || in->op == TESS__RELOAD ||
-           in->op == TESS__STATES_FETCH || in->op == TESS__STATES_STORE;
+           in->op == TESS__STATES_FETCH || in->op == TESS__STATES_STORE || in->op == TESS__GRAD_FETCH ||
+           in->op == TESS__GRAD_STORE;
 }
-/** states.c: runs a STATES_… instruction: a group's states on their way from their store to memory, and back. */
+/** states.c: runs a STATES_… or GRAD_… instruction: a group's states, or its gradient, on their way from their store to
+ * memory, and back. */
 tess_status tess__states_instr(tess *, const tess__instr *);
 /** Brings the shard of a group's parameters from its store to where a gather reads it; nothing where it rests
  * elsewhere. Any thread. */

@@ -12,7 +12,8 @@ typedef struct { /* what is in flight, per group; offload and reload per block *
     uint64_t stepped;                           /* of host */
     uint64_t offloaded[2], reloaded[2];         /* 0: the saved buffer, 1: the output */
     tess_request *staged[TESS__MAX_STATES + 1]; /* states, and the parameters, on their way from the store, or to it */
-    int64_t staged_ns;                          /* with a trace: when they began */
+    tess_request *sums[TESS__SUM_LAST - TESS__SUM0 + 1]; /* its gradient, and partial sums of it, the same */
+    int64_t staged_ns, sums_ns;                          /* with a trace: when they began */
 } tess__in_flight;
 
 typedef struct {

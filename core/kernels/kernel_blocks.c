@@ -3,6 +3,7 @@
  * zeros. */
 #include "kit/formulas.h"
 #include "isa.h"
+#include "kernel_x86.h"
 #include "kernels.h"
 #include <tessera/plugin_helpers.h>
 
@@ -17,7 +18,7 @@ TESS_BODY uint32_t most_of(const float *x, uint64_t n) {
 }
 
 TESS_BODY uint8_t byte_of(float y, float top) {
-    return top == TESS_Q8_TOP ? tess_q8_of_f32(y) : tess_e4m3_of_f32(y);
+    return top == TESS_Q8_TOP ? tess_q8_of_f32(y) : tess_e4m3_of_block(y);
 }
 
 TESS_BODY uint8_t drawn_byte(float y, uint32_t draw, float top) {
@@ -127,6 +128,74 @@ static void copy_blocks(const void *src, void *dst, uint64_t elems) {
     memcpy(dst, src, tess_dtype_span(TESS_Q8, elems));
 }
 
+#if defined(TESS_HAVE_X86)
+/* By hand: into the caches and past them. */
+#define WIDEN_X86(name, isa, widen)                                                                                    \
+    static void name##_##isa##_into(const void *src, void *dst, uint64_t elems) {                                      \
+        widen(src, dst, elems, 0, name##_##isa);                                                                       \
+    }                                                                                                                  \
+    static void name##_##isa##_past(const void *src, void *dst, uint64_t elems) {                                      \
+        widen(src, dst, elems, 1, name##_##isa);                                                                       \
+    }
+WIDEN_X86(e4m3_to_f32, avx2, tess__e4m3_256_widen)
+WIDEN_X86(e4m3_to_f32, avx512, tess__e4m3_512_widen)
+WIDEN_X86(q8_to_f32, avx2, tess__q8_256_widen)
+WIDEN_X86(q8_to_f32, avx512, tess__q8_512_widen)
+
+/* By way of f32, a few blocks at a time, which stay in the nearest cache. */
+#define NARROW_X86(name, isa, target, widen, rounded)                                                                  \
+    target static void name##_##isa##_narrow(const void *src, void *dst, uint64_t elems) {                             \
+        enum { AT_ONCE = 4 * TESS_Q8_BLOCK };                                                                          \
+        _Alignas(64) float wide[AT_ONCE];                                                                              \
+        const char *from = src;                                                                                        \
+        uint16_t *to = dst;                                                                                            \
+        for (uint64_t i = 0; i < elems; i += AT_ONCE) {                                                                \
+            uint64_t n = elems - i < AT_ONCE ? elems - i : AT_ONCE;                                                    \
+            widen(from + i / TESS_Q8_BLOCK * TESS_Q8_BYTES, wide, n);                                                  \
+            for (uint64_t k = 0; k < n; k++)                                                                           \
+                to[i + k] = rounded(wide[k]);                                                                          \
+        }                                                                                                              \
+    }
+NARROW_X86(e4m3_to_bf16, avx2, TESS_TARGET_AVX2, e4m3_to_f32_avx2_into, tess_bf16_of_f32)
+NARROW_X86(e4m3_to_bf16, avx512, TESS_TARGET_AVX512, e4m3_to_f32_avx512_into, tess_bf16_of_f32)
+NARROW_X86(e4m3_to_f16, avx2, TESS_TARGET_AVX2, e4m3_to_f32_avx2_into, tess_f16_of_f32)
+NARROW_X86(e4m3_to_f16, avx512, TESS_TARGET_AVX512, e4m3_to_f32_avx512_into, tess_f16_of_f32)
+
+static const struct {
+    uint32_t from, to;
+    struct {
+        tess__cast_fn into, past;
+    } paths[2]; /* AVX2, AVX-512 */
+} by_hand[] = {
+    { TESS_Q8,
+      TESS_F32,
+      { { q8_to_f32_avx2_into, q8_to_f32_avx2_past }, { q8_to_f32_avx512_into, q8_to_f32_avx512_past } } },
+    { TESS_Q8E4M3,
+      TESS_F32,
+      { { e4m3_to_f32_avx2_into, e4m3_to_f32_avx2_past }, { e4m3_to_f32_avx512_into, e4m3_to_f32_avx512_past } } },
+    { TESS_Q8E4M3,
+      TESS_BF16,
+      { { e4m3_to_bf16_avx2_narrow, e4m3_to_bf16_avx2_narrow },
+        { e4m3_to_bf16_avx512_narrow, e4m3_to_bf16_avx512_narrow } } },
+    { TESS_Q8E4M3,
+      TESS_F16,
+      { { e4m3_to_f16_avx2_narrow, e4m3_to_f16_avx2_narrow },
+        { e4m3_to_f16_avx512_narrow, e4m3_to_f16_avx512_narrow } } },
+};
+
+static tess__cast_fn find_by_hand(uint32_t from, uint32_t to, int stream, int path) {
+    for (size_t i = 0; path > 0 && i < sizeof by_hand / sizeof by_hand[0]; i++)
+        if (by_hand[i].from == from && by_hand[i].to == to)
+            return stream ? by_hand[i].paths[path - 1].past : by_hand[i].paths[path - 1].into;
+    return NULL;
+}
+#else
+static tess__cast_fn find_by_hand(uint32_t from, uint32_t to, int stream, int path) {
+    (void)from, (void)to, (void)stream, (void)path;
+    return NULL;
+}
+#endif
+
 static const struct {
     uint32_t from, to;
     tess__cast_fn paths[3]; /* plain C, AVX2, AVX-512 */
@@ -137,10 +206,13 @@ static const struct {
     { TESS_Q8E4M3, TESS_BF16, LIST(e4m3_to_bf16) }, { TESS_Q8E4M3, TESS_F16, LIST(e4m3_to_f16) },
 };
 
-tess__cast_fn tess__cast_find_blocks(uint32_t from, uint32_t to) {
+tess__cast_fn tess__cast_find_blocks(uint32_t from, uint32_t to, int stream) {
     int isa = tess__isa(), path = isa >= TESS_ISA_AVX512 ? 2 : isa == TESS_ISA_AVX2 ? 1 : 0;
     if (from == to)
         return copy_blocks;
+    tess__cast_fn hand = find_by_hand(from, to, stream, path);
+    if (hand)
+        return hand;
     for (size_t i = 0; i < sizeof casts / sizeof casts[0]; i++)
         if (casts[i].from == from && casts[i].to == to)
             return casts[i].paths[path];

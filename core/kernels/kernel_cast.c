@@ -71,7 +71,7 @@ static const struct {
 
 tess__cast_fn tess__cast_find(uint32_t from, uint32_t to, int stream) {
     if (tess_dtype_is_blocks(from) || tess_dtype_is_blocks(to))
-        return tess__cast_find_blocks(from, to);
+        return tess__cast_find_blocks(from, to, stream);
     static const tess__cast_fn copies[] = { NULL, copy_1, copy_2, NULL, copy_4, NULL, NULL, NULL, copy_8 };
     if (from == to)
         return copies[tess_dtype_bytes(from)];

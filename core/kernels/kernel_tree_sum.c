@@ -5,6 +5,7 @@
  */
 #include "kit/formulas.h"
 #include "isa.h"
+#include "kernel_x86.h"
 #include "kernels.h"
 #include <tessera/plugin_helpers.h>
 
@@ -62,6 +63,7 @@ typedef struct {
     add_fn add;
     tess__cast_fn load, store, load_out; /* null: no cast needed */
     tess__cast_fn pack, widen;           /* null: sums do not go through blocks */
+    int past;                            /* the output goes past the caches */
 } sum_job;
 
 typedef struct { /* one thread's scratch for a chunk: a partial per level, the input as loaded, the result */
@@ -142,11 +144,28 @@ static void scale_span(uint32_t dtype, void *out, const void *in, uint64_t elems
     }
 }
 
+#if defined(TESS_HAVE_X86)
+/* A sum that is much larger than the caches writes past them, since each line would be read before it is written. */
+static int goes_past(const tess_kernel *k) {
+    uint64_t bytes = tess_dtype_span(k->out_dtype, k->elems) + k->n_in * tess_dtype_span(k->in_dtype, k->elems);
+    return tess__isa() >= TESS_ISA_AVX2 && bytes >= 16u << 20 && !(k->flags & TESS_KERNEL_ADD);
+}
+#define copy_past tess__copy_past
+#define copy_past_end tess__copy_past_end
+#else
+static int goes_past(const tess_kernel *k) {
+    (void)k;
+    return 0;
+}
+#define copy_past memcpy
+#define copy_past_end() (void)0
+#endif
+
 /* Adds what is in the output, scales and stores. `x` may be the output itself, when nothing is added and no cast
  * needed. */
 static void finish_sum(const sum_job *job, const void *x, char *out, uint64_t elems, sum_scratch *s) {
     const tess_kernel *k = job->kernel;
-    void *to = job->store ? s->result : out;
+    void *to = job->store || job->past ? s->result : out;
     if (k->flags & TESS_KERNEL_ADD) {
         const void *old = out;
         if (job->load_out) {
@@ -162,6 +181,8 @@ static void finish_sum(const sum_job *job, const void *x, char *out, uint64_t el
     }
     if (job->store)
         job->store(x, out, elems);
+    else if (job->past)
+        copy_past(out, x, elems * job->out_bytes);
     else if (x != out)
         memmove(out, x, elems * job->out_bytes);
 }
@@ -171,7 +192,7 @@ static void sum_part(void *user, uint64_t first, uint64_t elems) {
     const tess_kernel *k = job->kernel;
     sum_scratch scratch;
     uint64_t chunk = CHUNK_BYTES / job->sum_bytes, stop = first + elems;
-    int through = job->store || (k->flags & TESS_KERNEL_ADD); /* the sum is not yet what goes out */
+    int through = job->store || job->past || (k->flags & TESS_KERNEL_ADD); /* the sum is not yet what goes out */
     for (uint64_t at = first; at < stop; at += chunk) {
         uint64_t now = stop - at < chunk ? stop - at : chunk;
         char *out = (char *)k->out + tess_dtype_span(k->out_dtype, at);
@@ -180,6 +201,8 @@ static void sum_part(void *user, uint64_t first, uint64_t elems) {
                                                      : sum_tree(job, at, now, end, &scratch);
         finish_sum(job, x, out, now, &scratch);
     }
+    if (job->past)
+        copy_past_end();
 }
 
 /* 16-bit floats and blocks are summed in f32; all else in its own dtype. */
@@ -203,6 +226,7 @@ void tess__kernel_tree_sum(const tess_kernel *k, tess__pool *pool) {
                     .load = k->in_dtype == sum ? NULL : tess__cast_find(k->in_dtype, sum, 0),
                     .store = k->out_dtype == sum ? NULL : tess__cast_find(sum, k->out_dtype, 0),
                     .pack = blocks ? tess__cast_find(sum, blocks, 0) : NULL,
+                    .past = k->out_dtype == sum && goes_past(k),
                     .widen = blocks ? tess__cast_find(blocks, sum, 0) : NULL,
                     .load_out = k->out_dtype == sum ? NULL : tess__cast_find(k->out_dtype, sum, 0) };
     tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, sum_part, &job);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The hand-written vector paths of kernel_cast.c and kernel_norm.c. Each gives the bits of the plain C loop. */
+/* The hand-written vector paths of kernel_cast.c, kernel_blocks.c and kernel_norm.c. Each gives the bits of the plain C
+ * loop. */
 #ifndef TESS_KERNEL_X86_H
 #define TESS_KERNEL_X86_H
 #include "isa.h"
@@ -8,6 +9,16 @@
 
 /** Null when no hand-written path helps: then the plain loop is taken, compiled for the instruction set. */
 tess__cast_fn tess__cast_find_x86(uint32_t from, uint32_t to, int stream, int isa);
+
+/** Widens blocks to f32. `stream`: past the caches. `plain` does what is left over. */
+typedef void (*tess__widen_fn)(const void *src, float *dst, uint64_t elems, int stream, tess__cast_fn plain);
+void tess__e4m3_256_widen(const void *, float *, uint64_t, int, tess__cast_fn plain);
+void tess__e4m3_512_widen(const void *, float *, uint64_t, int, tess__cast_fn plain);
+void tess__q8_256_widen(const void *, float *, uint64_t, int, tess__cast_fn plain);
+void tess__q8_512_widen(const void *, float *, uint64_t, int, tess__cast_fn plain);
+/** Copies past the caches; a fence ends a run of them. */
+void tess__copy_past(void *to, const void *from, uint64_t bytes);
+void tess__copy_past_end(void);
 
 /* A block's squares as two exact integers: high * 2^(high_bit) + low * 2^(low_bit) in units of 2^-149. */
 typedef struct {

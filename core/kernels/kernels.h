@@ -50,7 +50,7 @@ typedef void (*tess__cast_fn)(const void *src, void *dst, uint64_t elems);
 tess__cast_fn tess__cast_find(uint32_t from, uint32_t to, int stream);
 
 /** Those of which one side has blocks of 8 bits: a run begins at one. */
-tess__cast_fn tess__cast_find_blocks(uint32_t from, uint32_t to);
+tess__cast_fn tess__cast_find_blocks(uint32_t from, uint32_t to, int stream);
 /** CAST to blocks with `rounding`. */
 void tess__kernel_draw(const tess_kernel *, tess__pool *);
 

@@ -49,18 +49,17 @@ static void ask_group(question *q, const tess__layout *l, const tess__setup *s, 
         add_question(q, l, group, TESS_REGION_STATE, (uint32_t)k, g->step.state[k].dtype);
 }
 
-/* A store is for optimizer states, which are fetched for their step, and for shards of parameters, for their gather
- * too. The device's memory is the host's. */
+/* A store is for optimizer states, which are fetched for their step; for shards of parameters, for their gather too;
+ * and for sharded gradients, which go there behind their sum. The device's memory is the host's. */
 static tess_status check_store(const tess__setup *s, const tess_region *r, const tess_placement *p) {
     if (!TESS_CAN(tess_offload_ops, s->offload, store_close))
         return tess__fail(TESS_E_UNSUPPORTED, "offload %s rests a region of unit %d in a store, and offers none",
                           s->offload_name, r->unit);
-    if (r->region != TESS_REGION_STATE && r->region != TESS_REGION_MASTER)
-        return tess__fail(
-            TESS_E_UNSUPPORTED,
-            "offload %s rests a region of kind %u in a store, which takes parameters and optimizer states "
-            "alone",
-            s->offload_name, r->region);
+    if (r->region == TESS_REGION_ACTIVATION)
+        return tess__fail(TESS_E_UNSUPPORTED,
+                          "offload %s rests activations in a store, which takes parameters, gradients and optimizer "
+                          "states alone",
+                          s->offload_name);
     if (!tess__one_memory(s))
         return tess__fail(TESS_E_UNSUPPORTED,
                           "offload %s: what rests in a store comes to host memory, which this device does not step in: "
@@ -73,7 +72,8 @@ static tess_status check_store(const tess__setup *s, const tess_region *r, const
 }
 
 /* Regions of one kind in one group rest together, and are locked in memory together. */
-static tess_status take_answer(tess__layout *l, const tess__setup *s, const tess_region *r, const tess_placement *p) {
+static tess_status take_answer(tess__layout *l, const tess__model *m, const tess__setup *s, const tess_region *r,
+                               const tess_placement *p) {
     int stored = p->rest == TESS_REST_STORE;
     if (p->rest < TESS_REST_DEVICE || p->rest > TESS_REST_STORE)
         return tess__fail(TESS_E_UNSUPPORTED,
@@ -92,6 +92,10 @@ static tess_status take_answer(tess__layout *l, const tess__setup *s, const tess
                        : r->region == TESS_REGION_GRAD ? &g->grad_rest
                                                        : &g->state_rest;
     uint32_t domain = p->rest == TESS_REST_DEVICE ? TESS_DOMAIN_DEVICE : TESS_DOMAIN_HOST;
+    if (stored && r->region == TESS_REGION_GRAD && tess__steps_by_unit(m, s)) {
+        l->store_bytes += p->host_bytes; /* its step follows at once, so it never rests */
+        return TESS_OK;
+    }
     if (r->region == TESS_REGION_MASTER && r->index && rest->stored &&
         stored) { /* a shard from a store is cast as it comes */
         g->low_copy = 0;
@@ -217,9 +221,11 @@ tess_status tess__layout_place(tess__layout *l, const tess__model *m, const tess
     if (!status && q.n && (status = s->offload->place(s->offload_ctx, &s->env, q.regions, q.n, q.placements, &e)))
         status = tess__fail(status, "offload plugin: %s", e.message);
     for (uint32_t i = 0; !status && i < q.n; i++)
-        status = take_answer(l, s, &q.regions[i], &q.placements[i]);
+        status = take_answer(l, m, s, &q.regions[i], &q.placements[i]);
     if (l->store_align)
         l->store_align = tess__round_up(l->store_align, s->align);
+    else
+        l->store_bytes = 0;
     for (int32_t g = 0; !status && g < l->n_groups; g++)
         status = check_step(l, s, &l->groups[g]);
     free(q.regions);

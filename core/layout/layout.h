@@ -42,6 +42,8 @@ typedef struct {
         step; /* how the optimizer steps it; zeroes when it does not. Rows, columns and scratch: of each matrix */
     int32_t first_matrix, n_matrices; /* in tess__layout.matrices */
     uint64_t scratch_bytes;           /* of the matrix that needs the most */
+    uint64_t owned_elems;             /* of the rank that owns the most of the group's matrices */
+    uint64_t moved_elems; /* of the rank that sends or gets the most of them, when updates travel in parts */
     int in_place;      /* the shard, or its copy, is the whole in the compute dtype: no gather, kernels read it there */
     int low_copy;      /* the optimizer writes the shard in the compute dtype too, which gathers and kernels read */
     int grad_in_place; /* kernels add straight into the sharded gradient */
@@ -131,6 +133,11 @@ static inline uint64_t tess__values_of(uint64_t elems, uint32_t every) {
 /** The host's step arena, and places in it, begin at multiples of this. */
 static inline uint64_t tess__host_align(const tess__setup *s, const tess__layout *l) {
     return l->store_align > s->align ? l->store_align : s->align;
+}
+
+/** A group's sharded gradient takes whole multiples of this where it rests. */
+static inline uint64_t tess__grad_align(const tess__setup *s, const tess__layout *l, int32_t group) {
+    return l->groups[group].grad_rest.stored ? l->store_align : s->align;
 }
 
 /** The part of parameter `p` in the shard of `shard_rank`: its first element in the parameter, its place in the shard

@@ -5,6 +5,7 @@
 #include "base/status.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 double tess__matrix_work(const tess__matrix *m) {
     double short_side = (double)(m->rows < m->cols ? m->rows : m->cols);
@@ -44,6 +45,49 @@ static tess_status choose_owners(tess__layout *l, int32_t ranks) {
     free(load);
     free(order);
     return s;
+}
+
+tess__piece tess__matrix_in_shard(const tess__group *g, const tess__matrix *m, int32_t shard_rank) {
+    const uint64_t begin = (uint64_t)shard_rank * g->shard_elems, end = begin + g->shard_elems;
+    const uint64_t last = m->at + m->rows * m->cols, first = m->at > begin ? m->at : begin;
+    const uint64_t stop = last < end ? last : end;
+    return stop > first ? (tess__piece){ first - m->at, first - begin, stop - first } : (tess__piece){ 0, 0, 0 };
+}
+
+typedef struct { /* by rank */
+    uint64_t own, sent, got;
+} load;
+
+static void count_moves(const tess__layout *l, tess__group *g, load *of, int32_t ranks) {
+    memset(of, 0, (size_t)ranks * sizeof *of);
+    g->owned_elems = g->moved_elems = 0;
+    for (int32_t i = g->first_matrix; i < g->first_matrix + g->n_matrices; i++) {
+        const tess__matrix *m = &l->matrices[i];
+        of[m->owner].own += m->rows * m->cols;
+        for (int32_t r = (int32_t)(m->at / g->shard_elems); r < ranks; r++) {
+            const uint64_t n = tess__matrix_in_shard(g, m, r).elems;
+            if (!n)
+                break;
+            of[r].sent += r == m->owner ? 0 : n;
+            of[m->owner].got += r == m->owner ? 0 : n;
+        }
+    }
+    for (int32_t r = 0; r < ranks; r++) {
+        const uint64_t moved = of[r].sent > of[r].got ? of[r].sent : of[r].got;
+        g->owned_elems = of[r].own > g->owned_elems ? of[r].own : g->owned_elems;
+        g->moved_elems = moved > g->moved_elems ? moved : g->moved_elems;
+    }
+}
+
+static tess_status count_all_moves(tess__layout *l, int32_t ranks) {
+    load *of = calloc((size_t)ranks, sizeof *of);
+    if (!of)
+        return tess__fail(TESS_E_NOMEM, "no memory for the matrices of %d ranks", (int)ranks);
+    for (int32_t g = 0; g < l->n_groups; g++)
+        if (l->groups[g].n_matrices)
+            count_moves(l, &l->groups[g], of, ranks);
+    free(of);
+    return TESS_OK;
 }
 
 static uint64_t count_of(const tess__param *p) {
@@ -86,7 +130,8 @@ tess_status tess__matrices_list(const tess__model *m, int32_t shard_ranks, tess_
     for (int32_t g = 0; g < l->n_groups; g++)
         if (tess__steps_matrices(&l->groups[g]))
             list_group(m, l, g);
-    return choose_owners(l, shard_ranks);
+    TRY(choose_owners(l, shard_ranks));
+    return count_all_moves(l, shard_ranks);
 }
 
 void tess__matrices_balance(const tess__layout *l, int32_t shard_ranks, int32_t group, double *most, double *all) {

@@ -21,6 +21,16 @@ static inline int tess__travels(const tess__group *g, int32_t state) {
 static inline int tess__updates_in_place(const tess__setup *s, const tess__group *g) {
     return s->shard_ranks == 1 && g->grad_shard == TESS_F32;
 }
+/** Whether updates travel in parts as long as they are, between the shards and the owners alone. */
+static inline int tess__matrices_by_parts(const tess__setup *s) {
+    return s->parts && s->shard_ranks > 1;
+}
+/** The elements of a matrix that a rank's shard has: in_param counts from the matrix's first. */
+tess__piece tess__matrix_in_shard(const tess__group *, const tess__matrix *, int32_t shard_rank);
+/** The most elements that a rank has in such an exchange of the group: it is the collective's count. */
+static inline uint64_t tess__parts_most(const tess__group *g) {
+    return g->owned_elems > g->shard_elems ? g->owned_elems : g->shard_elems;
+}
 static inline int tess__steps_matrices(const tess__group *g) {
     return g->trainable && g->step.grain == TESS_GRAIN_MATRIX;
 }

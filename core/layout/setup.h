@@ -45,6 +45,7 @@ typedef struct {
     uint64_t granularity;  /* arenas are obtained in multiples of it */
     uint64_t align;        /* of every buffer: the device's, the comm's, at least 64 */
     uint64_t most_bytes;   /* the comm's limit of one collective on one rank; 0: none */
+    int parts;             /* the comm offers all_to_all_v */
     tess_plan_env env;
     uint64_t disk_budget_bytes; /* per rank; 0: none */
     int32_t stride; /* of a plan: how far apart its ranks are among all of the run, for the simulator; 0: 1 */

@@ -2,6 +2,7 @@
 /* The step of an optimizer plugin on a device's stream: one piece for each parameter that this rank has a part of. */
 #include "step.h"
 
+#include "base/crash.h"
 #include "base/status.h"
 #include "plugin/open.h"
 
@@ -45,11 +46,15 @@ tess_status tess__step_on_device(const tess__step *step, const tess__memory *mem
         piece.elems = own.elems;
         tess__piece_settings(step, g, own.in_shard, &piece);
         piece.master = (float *)tess__master_address(memory, g) + own.in_shard;
-        piece.grad = (const float *)tess__address(memory, TESS__SHARD_GRAD, g) + own.in_shard;
+        piece.grad = (const float *)tess__grad_address(memory, g) + own.in_shard;
         for (uint32_t k = 0; k < group->step.n_states; k++)
             piece.state[k] = (char *)tess__state_address(memory, (int)k, g) +
                              own.in_shard / group->step.state[k].every * tess_dtype_bytes(group->step.state[k].dtype);
-        TRY(failed(ops->device_step(opened, &on, stream, &e), plugin, &e));
+        const tess__crash_place place = { "optimizer", plugin->name, "device_step", p->name };
+        tess__crash_now = &place;
+        tess_status status = ops->device_step(opened, &on, stream, &e);
+        tess__crash_now = NULL;
+        TRY(failed(status, plugin, &e));
     }
     return TESS_OK;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Calls an optimizer plugin's step piece by piece in host memory. A piece is short, so the search for NaN and the
  * low-precision copy find it in the cache. */
-#include "step.h"
+#include "parts.h"
 
+#include "base/crash.h"
 #include "base/status.h"
 #include "kit/formulas.h"
 #include "kernels/kernels.h"
@@ -23,8 +24,9 @@ typedef struct {
     tess__cast_fn low;   /* null: no low-precision copy */
     float grad_scale;
     int in_place;                /* updates take the place of the gradient */
-    float *update;               /* of the shard's first element; null: the grain is no matrix */
+    float *update;               /* of the shard's first element, or of the first that is sent; null: no matrix */
     tess_optimizer_piece common; /* fields that all pieces share */
+    const char *plugin;          /* its name, where it may crash */
     atomic_int failed;
     tess_status status; /* the first failure; `error` has its message */
     tess_error error;
@@ -54,7 +56,8 @@ static void note_not_finite(const stepping *x, const tess_optimizer_piece *p) {
 }
 
 static const float *gradient(const stepping *x, uint64_t first, uint64_t elems, float *room) {
-    const float *from = at_value(x, TESS__SHARD_GRAD, x->group->grad_shard, first);
+    const char *grad = tess__grad_address(x->memory, x->index);
+    const float *from = (const float *)(const void *)(grad + first * tess_dtype_bytes(x->group->grad_shard));
     if (!x->widen && x->grad_scale == 1.0f && !x->in_place)
         return from;
     if (x->widen) {
@@ -73,11 +76,13 @@ static void step_piece(stepping *x, tess_optimizer_piece *p, uint64_t first, flo
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
     p->master = (float *)tess__master_address(x->memory, x->index) + first;
     p->grad = p->phase == TESS_PHASE_AFTER ? NULL : gradient(x, first, p->elems, room);
-    p->update = x->update ? x->update + first : NULL;
     for (uint32_t k = 0; k < g->n_states; k++)
         p->state[k] = (char *)tess__state_address(x->memory, (int)k, x->index) +
                       first / g->state[k].every * tess_dtype_bytes(g->state[k].dtype);
+    const tess__crash_place place = { "optimizer", x->plugin, "step", p->param->name };
+    tess__crash_now = &place;
     tess_status status = s->step->step(s->step_ctx, p, &e);
+    tess__crash_now = NULL;
     if (status) {
         note_failure(x, status, &e);
         return;
@@ -103,6 +108,14 @@ static uint64_t piece_elems(const tess_grain *g) {
     return grain < PIECE_ELEMS ? PIECE_ELEMS / grain * grain : grain;
 }
 
+/* Places the update of the piece, which then ends no further than the part that it is in. */
+static void place_update(const stepping *x, uint64_t first, tess_optimizer_piece *p) {
+    const tess__part *part = tess__part_at(x->step, &x->memory->plan->setup, x->index, first);
+    p->update = x->update + (part ? part->packed + (first - part->first) : first);
+    if (part && p->elems > part->first + part->elems - first)
+        p->elems = part->first + part->elems - first;
+}
+
 /* Steps the elements of [first, end) in the shard that belong to one parameter. */
 static void step_param(stepping *x, const tess__param *p, const tess__piece *own, uint64_t first, uint64_t end,
                        float *room) {
@@ -113,11 +126,14 @@ static void step_param(stepping *x, const tess__param *p, const tess__piece *own
     uint64_t from = first > own->in_shard ? first : own->in_shard;
     uint64_t to = own->in_shard + own->elems < end ? own->in_shard + own->elems : end;
     const uint64_t most = piece_elems(&x->group->step);
-    for (; from < to && !atomic_load(&x->failed); from += most) {
+    while (from < to && !atomic_load(&x->failed)) {
         tess_optimizer_piece piece = of_param;
         piece.first = own->in_param + (from - own->in_shard);
         piece.elems = to - from < most ? to - from : most;
+        if (x->update)
+            place_update(x, from, &piece);
         step_piece(x, &piece, from, room);
+        from += piece.elems;
     }
 }
 
@@ -158,7 +174,9 @@ tess_optimizer_piece tess__piece_of_step(const tess__step *s, uint32_t phase) {
 static float *update_of(const tess__memory *m, int32_t g, uint32_t phase) {
     const tess__group *group = &m->plan->layout.groups[g];
     if (tess__updates_in_place(&m->plan->setup, group) || (phase == TESS_PHASE_AFTER && m->plan->setup.shard_ranks > 1))
-        return tess__address(m, TESS__SHARD_GRAD, g); /* to where results came back, too */
+        return tess__grad_address(m, g); /* to where results came back, too */
+    if (tess__matrices_by_parts(&m->plan->setup))
+        return tess__address(m, TESS__PARTS, g);
     return (float *)tess__address(m, TESS__UPDATE, g) + (uint64_t)m->comms->shard_rank * group->shard_elems;
 }
 
@@ -174,7 +192,8 @@ tess_status tess__step_pieces(const tess__step *step, const tess__memory *memory
                    .grad_scale = step->kernel.grad_scale,
                    .in_place = phase != TESS_PHASE_WHOLE && tess__updates_in_place(&memory->plan->setup, group),
                    .update = phase == TESS_PHASE_WHOLE ? NULL : update_of(memory, g, phase),
-                   .common = tess__piece_of_step(step, phase) };
+                   .common = tess__piece_of_step(step, phase),
+                   .plugin = plugin->name };
     tess__pool_run(pool, group->shard_elems / group->pad, (TESS__KERNEL_LEAST_ELEMS + group->pad - 1) / group->pad,
                    piece_elems(&group->step) > PIECE_ELEMS ? step_part_of_long_rows : step_part, &x);
     return x.status ? tess__plugin_failed(x.status, TESS_KIND_OPTIMIZER, plugin, &x.error) : TESS_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "step.h"
+#include "parts.h"
 
 #include "base/status.h"
 #include "kit/formulas.h"
@@ -32,13 +32,14 @@ tess_status tess__segments_make(tess__step *s, const tess__plan *plan, int32_t s
         }
     }
     s->first_segment[l->n_groups] = n;
-    return TESS_OK;
+    return tess__parts_make(s, plan, shard_rank);
 }
 
 void tess__segments_free(tess__step *s) {
     free(s->segments);
     free(s->first_segment);
     free(s->segment_group);
+    tess__parts_free(s);
     s->segments = NULL;
     s->first_segment = s->segment_group = NULL;
 }

@@ -9,6 +9,11 @@
 
 enum { TESS__NORMS = 32 }; /* of which the usual one is the median */
 
+typedef struct {                   /* a run of this rank's shard of a group of matrices: of one owner's */
+    uint64_t first, elems, packed; /* packed: its place among what is sent */
+    int32_t owner;
+} tess__part;
+
 typedef struct {
     const tess_optimizer_options *options;
     float grad_scale;
@@ -17,6 +22,10 @@ typedef struct {
     tess_segment *segments;      /* of all groups */
     int32_t *first_segment;      /* by group; n_groups + 1 entries */
     int32_t *segment_group;      /* optimizer_group of each segment */
+    tess__part *parts;           /* parts.h: of all groups, where updates travel in parts; */
+    int32_t *first_part;         /* by group; n_groups + 1 entries */
+    uint64_t *exchanged;         /* by group and rank */
+    int32_t exchanging;          /* ranks */
     uint64_t steps_done;
     int warned_lr;
     double norm;

@@ -174,6 +174,7 @@ tess_status tess__compiler_end(tess__compiler *b) {
     TRY(tess__unit_end_host_work(b));
     TRY(tess__matrices_flush(b));
     TRY(tess__states_end(b));
+    TRY(tess__grad_end(b));
     for (int32_t i = 0; i < b->model->n_blocks; i++) {
         TRY(tess__emit_free(b, TESS__OUTPUT, i));
         TRY(tess__emit_free(b, TESS__SAVED, i));
@@ -191,7 +192,7 @@ void tess__compiler_start(tess__compiler *b, tess__program *p, uint32_t kind) {
     b->at = 0;
     b->fused = b->params_only = 0;
     b->reducing = b->replicating = b->on_host = -1;
-    b->begun = b->coming = b->going = b->storing = -1;
+    b->begun = b->coming = b->going = b->storing = b->storing_grad = -1;
     b->ordinal = 0;
     b->mark = 0;
     memset(b->units, 0, (size_t)b->layout->n_units * sizeof *b->units);
@@ -313,8 +314,11 @@ static tess_status compile_norm(tess__compiler *b) {
     c.redop = TESS_SUM;
     TRY(tess__emit_alloc(b, TESS__LIMBS, 0, TESS_CAT_COMM, -1, TESS__NORM_LIMBS * 8, TESS__ZERO));
     for (int32_t g = 0; g < b->layout->n_groups; g++)
-        if (b->layout->groups[g].trainable)
+        if (b->layout->groups[g].trainable) {
+            TRY(tess__grad_need(b, g));
             TRY(tess__emit(b, TESS__NORM_GROUP, g));
+            TRY(tess__grad_free(b, g));
+        }
     TRY(tess__emit_scratch(b, TESS__LIMBS_SCRATCH, 0, -1, &c));
     TRY(tess__emit_post(b, TESS__NORM_REDUCE, 0, 0, &c));
     TRY(tess__emit_free(b, TESS__LIMBS_SCRATCH, 0));

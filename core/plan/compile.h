@@ -39,6 +39,7 @@ typedef struct {
     int32_t begun;         /* the unit whose matrices were begun last, or -1; */
     int32_t coming, going; /* before it, those whose updates come together and go back */
     int32_t storing;       /* the group whose states go back to their store, or -1 */
+    int32_t storing_grad;  /* the one whose gradient goes there, or -1 */
     int32_t mark;
     uint64_t ordinal; /* of the next collective, for its tag */
     tess__unit_state *units;

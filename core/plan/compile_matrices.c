@@ -15,27 +15,44 @@ static uint8_t of_piece(int piece) {
     return (uint8_t)(piece << TESS__PIECE_SHIFT);
 }
 
-/* Updates travel to all ranks: no plugin sends parts of several lengths, and from four ranks on equal parts are as many
- * bytes (docs/plugins.md, "What travels"). */
+static int by_parts(const tess__compiler *b) {
+    return tess__matrices_by_parts(b->setup);
+}
+
+/* In parts as long as they are, or else to all ranks: from four ranks on equal parts are as many bytes as that
+ * (docs/plugins.md, "What travels"). */
+static tess__planned_collective exchange(const tess__compiler *b, const tess__group *group, uint8_t op, uint8_t which) {
+    return by_parts(b) ? tess__emit_collective(b, TESS_ALL_TO_ALL_V, which, TESS_F32, TESS_F32, tess__parts_most(group))
+                       : tess__emit_collective(b, op, which, TESS_F32, TESS_F32, group->shard_elems);
+}
+
 static tess_status collect(tess__compiler *b, int32_t g, int piece) {
     const tess__group *group = &b->layout->groups[g];
-    tess__planned_collective c =
-        tess__emit_collective(b, TESS_ALL_GATHER, TESS__SHARD, TESS_F32, TESS_F32, group->shard_elems);
+    tess__planned_collective c = exchange(b, group, TESS_ALL_GATHER, TESS__SHARD);
     TRY(tess__emit_scratch(b, TESS__COLLECT_SCRATCH, g, group->unit, &c));
     return tess__emit_post(b, TESS__COLLECT, of_piece(piece), g, &c);
 }
 
 static tess_status collected(tess__compiler *b, int32_t g, int piece) {
     TRY(tess__emit_flagged(b, TESS__COLLECT_WAIT, of_piece(piece), g));
+    TRY(tess__emit_free(b, TESS__PARTS + piece, g));
     return tess__emit_free(b, TESS__COLLECT_SCRATCH, g);
 }
 
-/* The way back is a sum to which every rank but the owner gives zeros: exact in any order. */
+/* Where a rank's part of the update or of a state is made, or comes to, in the order of owners. */
+static tess_status alloc_parts(tess__compiler *b, int32_t g, int piece) {
+    const tess__group *group = &b->layout->groups[g];
+    return tess__emit_alloc(b, TESS__PARTS + piece, g, TESS_CAT_OPTIMIZER_SCRATCH, group->unit, group->shard_elems * 4,
+                            0);
+}
+
+/* To all ranks the way back is a sum to which every rank but the owner gives zeros: exact in any order. */
 static tess_status give_back(tess__compiler *b, int32_t g, int piece) {
     const tess__group *group = &b->layout->groups[g];
-    tess__planned_collective c =
-        tess__emit_collective(b, TESS_REDUCE_SCATTER, TESS__SHARD_SUMS, TESS_F32, TESS_F32, group->shard_elems);
-    c.redop = TESS_SUM;
+    tess__planned_collective c = exchange(b, group, TESS_REDUCE_SCATTER, TESS__SHARD_SUMS);
+    c.redop = by_parts(b) ? 0 : TESS_SUM;
+    if (by_parts(b) && piece)
+        TRY(alloc_parts(b, g, piece));
     TRY(tess__emit_scratch(b, TESS__RETURN_SCRATCH, g, group->unit, &c));
     return tess__emit_post(b, TESS__RETURN, of_piece(piece), g, &c);
 }
@@ -43,6 +60,7 @@ static tess_status give_back(tess__compiler *b, int32_t g, int piece) {
 static tess_status given_back(tess__compiler *b, int32_t g, int piece) {
     TRY(tess__emit_flagged(b, TESS__RETURN_WAIT, of_piece(piece), g));
     TRY(tess__emit_free(b, TESS__RETURN_SCRATCH, g));
+    TRY(tess__emit_free(b, TESS__PARTS + piece, g));
     return tess__emit_free(b, TESS__UPDATE + piece, g);
 }
 
@@ -50,20 +68,32 @@ static int is_sharded(const tess__compiler *b) {
     return b->setup->shard_ranks > 1;
 }
 
+/* It has room for the matrices of all ranks; in parts, for those of the rank that owns the most. */
+static tess_status alloc_whole(tess__compiler *b, int32_t g, int piece) {
+    const tess__group *group = &b->layout->groups[g];
+    return tess__emit_alloc(b, TESS__UPDATE + piece, g, TESS_CAT_OPTIMIZER_SCRATCH, group->unit,
+                            4 * (by_parts(b) ? group->owned_elems : group->flat_elems), 0);
+}
+
+static tess_status send_piece(tess__compiler *b, int32_t g, int piece) {
+    if (by_parts(b))
+        TRY(alloc_whole(b, g, piece));
+    return collect(b, g, piece);
+}
+
 tess_status tess__matrices_begin(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     TRY(tess__states_need(b, g));
     for (int piece = 0; piece <= TESS__MAX_STATES; piece++)
         if (piece == 0 ? !tess__updates_in_place(b->setup, group) : is_sharded(b) && has_piece(group, piece))
-            TRY(tess__emit_alloc(b, TESS__UPDATE + piece, g, TESS_CAT_OPTIMIZER_SCRATCH, group->unit,
-                                 group->flat_elems * 4, 0));
+            TRY(by_parts(b) ? alloc_parts(b, g, piece) : alloc_whole(b, g, piece));
     TRY(tess__emit(b, TESS__UPDATE_MAKE, g));
     for (int piece = TESS__MAX_STATES; is_sharded(b) && piece > 0; piece--)
         if (has_piece(group, piece)) {
-            TRY(collect(b, g, piece));
+            TRY(send_piece(b, g, piece));
             TRY(collected(b, g, piece));
         }
-    return is_sharded(b) ? collect(b, g, 0) : TESS_OK;
+    return is_sharded(b) ? send_piece(b, g, 0) : TESS_OK;
 }
 
 static tess_status work_matrices(tess__compiler *b, int32_t g) {
@@ -86,7 +116,7 @@ static tess_status end_matrices(tess__compiler *b, int32_t g) {
         TRY(given_back(b, g, 0));
     TRY(tess__emit(b, TESS__UPDATE_APPLY, g));
     TRY(tess__emit_free(b, TESS__UPDATE, g));
-    TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+    TRY(tess__grad_free(b, g));
     return tess__states_store(b, g);
 }
 

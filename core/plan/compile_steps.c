@@ -15,12 +15,13 @@
 static tess_status find_gradient(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     tess__buffer live = { .role = TESS__SHARD_GRAD,
-                          .domain = (uint8_t)group->grad_rest.domain,
+                          .domain = (uint8_t)tess__rest_domain(&group->grad_rest),
                           .arena = TESS__RESIDENT,
                           .category = TESS_CAT_SHARD_GRAD,
                           .index = g,
                           .unit = group->unit,
-                          .bytes = tess__round_up(tess__shard_grad_bytes(group), b->setup->align),
+                          .bytes =
+                              tess__round_up(tess__shard_grad_bytes(group), tess__grad_align(b->setup, b->layout, g)),
                           .last = INT32_MAX };
     return tess__program_buffer(b->p, &live, tess__emit_buffer_of(b, TESS__SHARD_GRAD, g));
 }
@@ -48,7 +49,7 @@ static tess_status begin_unit(tess__compiler *b, int32_t u, int *has_matrices) {
         } else {
             TRY(tess__states_need(b, g));
             TRY(tess__emit(b, TESS__OPTIMIZE, g));
-            TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+            TRY(tess__grad_free(b, g));
             TRY(tess__states_store(b, g));
         }
     }

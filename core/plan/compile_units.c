@@ -167,9 +167,13 @@ static int needs_part(const tess__compiler *b, const tess__group *g) {
 
 static tess_status book_shard_grad(tess__compiler *b, int32_t g, uint8_t flags) {
     const tess__group *group = &b->layout->groups[g];
+    TRY(tess__grad_memory(b, g));
     if (b->setup->accum > 1)
         return TESS_OK; /* lives across passes: the engine books it at the first microbatch */
-    return tess__emit_alloc(b, TESS__SHARD_GRAD, g, TESS_CAT_SHARD_GRAD, group->unit, tess__shard_grad_bytes(group),
+    if (b->fused && group->grad_rest.stored)
+        return TESS_OK; /* is stepped where it is summed */
+    return tess__emit_alloc(b, TESS__SHARD_GRAD, g, TESS_CAT_SHARD_GRAD, group->unit,
+                            tess__round_up(tess__shard_grad_bytes(group), tess__grad_align(b->setup, b->layout, g)),
                             flags);
 }
 
@@ -312,9 +316,10 @@ static tess_status post_reduce(tess__compiler *b, int32_t g) {
         TRY(alloc_wire(b, g));
         TRY(tess__emit(b, TESS__PACK_SUM, g));
     }
-    if (needs_part(b, group))
+    if (needs_part(b, group)) {
+        TRY(tess__grad_ahead(b, g)); /* the sum to which the part is added */
         TRY(tess__emit_alloc(b, TESS__PART, g, TESS_CAT_COMM, group->unit, group->shard_elems * 4, 0));
-    else if (!group->grad_in_place)
+    } else if (!group->grad_in_place)
         TRY(book_shard_grad(b, g, 0));
     if (b->setup->shard_ranks == 1 && b->setup->replicas > 1)
         return replicate_group(b, g);
@@ -366,12 +371,14 @@ static tess_status finish_group(tess__compiler *b, int32_t g) {
     TRY(tess__emit_free(b, TESS__GRAD, g));
     TRY(tess__emit_free(b, TESS__WIRE, g));
     if (needs_part(b, group)) {
+        TRY(tess__grad_need(b, g));
         TRY(book_shard_grad(b, g, 0));
         TRY(tess__emit_flagged(b, TESS__SUM_SHARD, async_if(on_host(b, group->grad_rest)), g));
         if (!on_host(b, group->grad_rest))
             TRY(tess__emit_free(b, TESS__PART, g));
+        return TESS_OK;
     }
-    return TESS_OK;
+    return tess__grad_store(b, g);
 }
 
 /* Tells whether the exchange of the unit's matrices goes on beside the backward of the units after it. */
@@ -408,7 +415,7 @@ tess_status tess__group_optimize(tess__compiler *b, int32_t g) {
         TRY(tess__states_need(b, g));
         TRY(tess__emit_flagged(b, TESS__OPTIMIZE, async_if(later), g));
         if (!later) {
-            TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+            TRY(tess__grad_free(b, g));
             TRY(tess__states_store(b, g));
         }
     }
@@ -432,8 +439,10 @@ tess_status tess__unit_end_host_work(tess__compiler *b) {
             continue;
         TRY(tess__emit(b, TESS__HOST_WAIT, g));
         TRY(tess__emit_free(b, TESS__PART, g));
+        if (sums)
+            TRY(tess__grad_store(b, g));
         if (b->fused)
-            TRY(tess__emit_free(b, TESS__SHARD_GRAD, g));
+            TRY(tess__grad_free(b, g));
         if (steps_on_lane(b, group))
             TRY(tess__states_store(b, g));
     }

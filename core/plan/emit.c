@@ -14,10 +14,11 @@ static uint8_t domain_of(const tess__compiler *b, int role, int32_t index) {
     if (role == TESS__MASTER)
         return (uint8_t)b->layout->groups[index].param_rest.domain;
     if (role == TESS__SHARD_GRAD)
-        return (uint8_t)b->layout->groups[index].grad_rest.domain;
+        return (uint8_t)tess__rest_domain(&b->layout->groups[index].grad_rest);
     if (role == TESS__PART && tess__one_memory(b->setup))
         return (uint8_t)b->layout->groups[index].grad_rest.domain;
-    if (role == TESS__OUTPUT_HOST || role == TESS__SAVED_HOST || (role >= TESS__STAGED0 && role <= TESS__STAGED_PARAM))
+    if (role == TESS__OUTPUT_HOST || role == TESS__SAVED_HOST ||
+        (role >= TESS__STAGED0 && role <= TESS__STAGED_GRAD_LAST))
         return TESS_DOMAIN_HOST;
     return TESS_DOMAIN_DEVICE;
 }

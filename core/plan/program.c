@@ -148,11 +148,11 @@ static const char *op_name(uint8_t op) {
         [TESS__RELOAD] = "move back from the host",
         [TESS__RELOAD_WAIT] = "wait for the move back from the host",
         [TESS__UPDATE_MAKE] = "update of matrices",
-        [TESS__COLLECT] = "all_gather of the updates",
-        [TESS__COLLECT_WAIT] = "all_gather of the updates",
+        [TESS__COLLECT] = "gathering of the updates",
+        [TESS__COLLECT_WAIT] = "gathering of the updates",
         [TESS__MATRIX] = "matrices",
-        [TESS__RETURN] = "reduce_scatter of the updates",
-        [TESS__RETURN_WAIT] = "reduce_scatter of the updates",
+        [TESS__RETURN] = "return of the updates",
+        [TESS__RETURN_WAIT] = "return of the updates",
         [TESS__UPDATE_APPLY] = "optimizer step",
         [TESS__WIDEN] = "widening",
         [TESS__SUM_ARRIVED] = "sum of ranks",
@@ -165,6 +165,10 @@ static const char *op_name(uint8_t op) {
         [TESS__STATES_FETCH_WAIT] = "wait for the fetch of the states",
         [TESS__STATES_STORE] = "store of the states",
         [TESS__STATES_STORE_WAIT] = "wait for the store of the states",
+        [TESS__GRAD_FETCH] = "fetch of the gradient",
+        [TESS__GRAD_FETCH_WAIT] = "wait for the fetch of the gradient",
+        [TESS__GRAD_STORE] = "store of the gradient",
+        [TESS__GRAD_STORE_WAIT] = "wait for the store of the gradient",
     };
     return op < sizeof names / sizeof names[0] && names[op] ? names[op] : "?";
 }

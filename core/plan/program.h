@@ -54,8 +54,11 @@ enum tess__role {
     TESS__FETCHED,        /* group: the shard, come up from the host ahead of its gather, compute dtype */
     TESS__OUTPUT_HOST,    /* block: activations that wait on the host for their backward */
     TESS__SAVED_HOST,     /* block */
-    TESS__UPDATE, /* group: updates of its matrices, fp32, of all ranks; behind it states that travel with them */
+    TESS__UPDATE, /* group: updates of its matrices, fp32, of all ranks or in parts of this rank's matrices; behind it
+                   * states that travel with them */
     TESS__UPDATE_LAST = TESS__UPDATE + TESS__MAX_STATES,
+    TESS__PARTS, /* group: the same of this rank's shard, by owner, where they travel in parts */
+    TESS__PARTS_LAST = TESS__PARTS + TESS__MAX_STATES,
     TESS__MATRIX_SCRATCH,  /* group: of the optimizer */
     TESS__COLLECT_SCRATCH, /* group */
     TESS__RETURN_SCRATCH,  /* group */
@@ -70,6 +73,8 @@ enum tess__role {
     TESS__STAGED0,         /* group: optimizer states that rest in a store, while they are stepped */
     TESS__STAGED_LAST = TESS__STAGED0 + TESS__MAX_STATES - 1,
     TESS__STAGED_PARAM, /* group: the shard of the parameters, the same, and while it is gathered */
+    TESS__STAGED_GRAD0, /* group: the sharded gradient, the same, and while it is summed; behind it partial sums */
+    TESS__STAGED_GRAD_LAST = TESS__STAGED_GRAD0 + TESS__SUM_LAST - TESS__SUM0,
     TESS__N_ROLES
 };
 
@@ -133,6 +138,10 @@ enum tess__op {
     TESS__STATES_FETCH_WAIT,
     TESS__STATES_STORE, /* group: and, stepped, to go back there */
     TESS__STATES_STORE_WAIT,
+    TESS__GRAD_FETCH, /* group: the sharded gradient, or sums of microbatches, the same */
+    TESS__GRAD_FETCH_WAIT,
+    TESS__GRAD_STORE,
+    TESS__GRAD_STORE_WAIT,
 };
 
 enum {                        /* flags */

@@ -158,12 +158,12 @@ static tess_status keep_group(const tess__setup *s, const tess__layout *l, int32
         TRY(keep_buffer(out, TESS__SUM0 + k, i, device, TESS_CAT_FULL_GRAD, g->unit, g->flat_elems * 4, s->align));
     for (int32_t k = 1; g->trainable && s->accum > 1 && s->sync_each && k < tess__sum_levels(s); k++)
         TRY(keep_buffer(out, TESS__SUM0 + k, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, g->shard_elems * 4,
-                        s->align));
+                        tess__grad_align(s, l, i)));
     if (g->trainable && with_grads && g->grad_moves == TESS__GRAD_STAYS)
         TRY(lend_gradient(out, g, i, s->align));
     else if (g->trainable && with_grads && !g->grad_moves)
         TRY(keep_buffer(out, TESS__SHARD_GRAD, i, g->grad_rest, TESS_CAT_SHARD_GRAD, g->unit, tess__shard_grad_bytes(g),
-                        s->align));
+                        tess__grad_align(s, l, i)));
     return TESS_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "selection.h"
 
 #include "auto_comm.h"
+#include "base/crash.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/status.h"
@@ -57,10 +58,17 @@ tess_status tess__selection_open(tess__selection *x, int32_t nranks, int32_t ran
     const char *optimizer = tess__option_or("optimizer", "adamw");
     if (strcmp(optimizer, "none") == 0 || strcmp(optimizer, "own") == 0)
         return TESS_OK;
-    return open_kind(x, &r, TESS_KIND_OPTIMIZER, "adamw");
+    TRY(open_kind(x, &r, TESS_KIND_OPTIMIZER, "adamw"));
+    x->watches_crashes = *x->plugins[TESS_KIND_OPTIMIZER]->path != 0; /* not a built-in one */
+    if (x->watches_crashes)
+        tess__crash_watch();
+    return TESS_OK;
 }
 
 void tess__selection_close(tess__selection *x) {
+    if (x->watches_crashes)
+        tess__crash_unwatch();
+    x->watches_crashes = 0;
     for (int kind = 1; kind < TESS__N_KINDS; kind++) {
         tess__plugin_close(x->plugins[kind]);
         free(x->text[kind]);

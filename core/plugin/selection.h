@@ -13,6 +13,7 @@ typedef struct {
     tess__plugin *plugins[TESS__N_KINDS]; /* by TESS_KIND_…; null: no optimizer, or the program's own */
     char *text[TESS__N_KINDS];            /* that chose each */
     int comm_picked;                      /* comm was "auto" */
+    int watches_crashes;                  /* while an optimizer is open that is not built in */
     tess__plugin_book book;               /* what they take for themselves; host.mem_alloc writes it */
 } tess__selection;
 

@@ -87,6 +87,8 @@ tess_status tess__at_rest_check(tess *t, tess__at_rest *a, tess__pool *pool, int
 
 static int is_left_by_pass(const tess *t, const tess__buffer *b) {
     int sums = b->role >= TESS__SUM0 && b->role <= TESS__SUM_LAST;
+    if (b->domain == TESS_DOMAIN_DISK) /* it compares what it reads with sums of its own */
+        return 0;
     return b->role == TESS__BUFFERS || ((sums || b->role == TESS__SHARD_GRAD) && t->memory.booked[b->role][b->index]);
 }
 

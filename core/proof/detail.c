@@ -224,8 +224,8 @@ static tess_status put_sum(tess *t, tess__detail *d, int32_t g, int is_whole, te
     x.what = "gradient";
     x.microbatch = is_whole ? -1 : x.microbatch;
     x.dtype = is_whole ? group->grad_shard : TESS_F32;
-    x.mem = tess__rest_mem(t, &group->grad_rest);
-    x.at = is_whole ? tess__address_of(t, TESS__SHARD_GRAD, g) : tess__reduce_target(t, g);
+    x.mem = group->grad_rest.stored ? TESS_MEM_HOST : tess__rest_mem(t, &group->grad_rest);
+    x.at = is_whole ? tess__grad_address(&t->memory, g) : tess__reduce_target(t, g);
     if (!is_whole && ends_in_part(t, g) && !tess__one_memory(&t->plan.setup))
         x.mem = t->plan.setup.env.mem;
     return put_shard(t, d, g, x, 1);

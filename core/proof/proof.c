@@ -145,9 +145,13 @@ tess_status tess__proof_gradient(tess *t, int32_t group, const tess__executor *o
         return TESS_OK;
     if (!on->lane)
         TRY(tess__streams_sync(&t->streams)); /* because this thread reads what the device has written */
-    values v = { .at = tess__address_of(t, TESS__SHARD_GRAD, group), .dtype = g->grad_shard, .wide = 1 };
+    int staged = t->memory.booked[TESS__STAGED_GRAD0][group]; /* the program's own step finds it at rest */
+    uint32_t mem = staged ? TESS_MEM_HOST : tess__rest_mem(t, &g->grad_rest);
+    values v = { .at = tess__address_of(t, staged ? TESS__STAGED_GRAD0 : TESS__SHARD_GRAD, group),
+                 .dtype = g->grad_shard,
+                 .wide = 1 };
     for (int32_t k = 0; k < g->n_params; k++)
-        TRY(digest_kind(t, t->plan.layout.order[g->first_param + k], GRAD, v, tess__rest_mem(t, &g->grad_rest), 1));
+        TRY(digest_kind(t, t->plan.layout.order[g->first_param + k], GRAD, v, mem, 1));
     return TESS_OK;
 }
 

@@ -52,6 +52,10 @@ static const char *const op_names[] = {
     [TESS__STATES_FETCH_WAIT] = "wait_fetch_states",
     [TESS__STATES_STORE] = "store_states",
     [TESS__STATES_STORE_WAIT] = "wait_store_states",
+    [TESS__GRAD_FETCH] = "fetch_gradient",
+    [TESS__GRAD_FETCH_WAIT] = "wait_fetch_gradient",
+    [TESS__GRAD_STORE] = "store_gradient",
+    [TESS__GRAD_STORE_WAIT] = "wait_store_gradient",
 };
 
 static int is_op(uint8_t op) {

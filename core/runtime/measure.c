@@ -2,6 +2,7 @@
 #include "measure.h"
 
 #include "kit/norm_limbs.h"
+#include "layout/matrices.h"
 #include "plan/audit.h"
 #include "base/status.h"
 #include "checkpoint/disk.h"
@@ -42,7 +43,11 @@ static tess_status ask_group(tess__needs *n, const tess__setup *s, const tess__g
             TRY(tess__scratch_of(s, TESS_REDUCE_SCATTER, sent, TESS_F32, g->shard_elems, s->shard_ranks,
                                  &n->reduce[i]));
     }
-    if (s->shard_ranks > 1 && g->n_matrices) {
+    if (s->shard_ranks > 1 && g->n_matrices && s->parts) {
+        TRY(tess__scratch_of(s, TESS_ALL_TO_ALL_V, TESS_F32, TESS_F32, tess__parts_most(g), s->shard_ranks,
+                             &n->collect[i]));
+        n->give_back[i] = n->collect[i];
+    } else if (s->shard_ranks > 1 && g->n_matrices) {
         TRY(tess__scratch_of(s, TESS_ALL_GATHER, TESS_F32, TESS_F32, g->shard_elems, s->shard_ranks, &n->collect[i]));
         TRY(tess__scratch_of(s, TESS_REDUCE_SCATTER, TESS_F32, TESS_F32, g->shard_elems, s->shard_ranks,
                              &n->give_back[i]));
@@ -115,10 +120,23 @@ static uint64_t of_matrices(const tess__plan *p, int32_t group) {
     return most;
 }
 
+/* Elements of the rank that owns the most of the group's matrices. */
+static uint64_t most_owned(const tess__plan *p, int32_t group) {
+    uint64_t most = 0;
+    for (int32_t r = 0; r < p->setup.shard_ranks; r++) {
+        uint64_t own = 0;
+        for (int32_t i = 0; i < p->layout.n_matrices; i++)
+            if (p->layout.matrices[i].group == group && p->layout.matrices[i].owner == r)
+                own += p->layout.matrices[i].rows * p->layout.matrices[i].cols;
+        most = own > most ? own : most;
+    }
+    return most;
+}
+
 static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const tess__instr *in, int role, int32_t i) {
     const tess__group *g = &p->layout.groups[i];
     if (role >= TESS__UPDATE && role <= TESS__UPDATE_LAST)
-        return 4 * g->flat_elems;
+        return 4 * (p->setup.parts && p->setup.shard_ranks > 1 ? most_owned(p, i) : g->flat_elems);
     if (role >= TESS__SUM0 && role <= TESS__SUM_LAST)
         return 4 * (sums_at_end(p) ? g->flat_elems : g->shard_elems);
     switch (role) {
@@ -136,6 +154,7 @@ static uint64_t of_group(const tess__plan *p, const tess__needs *needs, const te
         return tess_dtype_span(g->grad_wire, g->flat_elems);
     case TESS__SHARD_WIRE:
     case TESS__LANDED: return (uint64_t)p->setup.replicas * replica_blocks(&p->setup, g);
+    case TESS__STAGED_GRAD0:
     case TESS__SHARD_GRAD: return g->shard_elems * tess_dtype_bytes(g->grad_shard);
     case TESS__GATHER_SCRATCH: return needs->gather[i];
     case TESS__REDUCE_SCRATCH:
@@ -292,7 +311,8 @@ static uint64_t numbers(const tess__plan *p) {
 
 static int stores(const tess__plan *p) {
     for (int32_t i = 0; i < p->layout.n_groups; i++)
-        if (p->layout.groups[i].state_rest.stored || p->layout.groups[i].param_rest.stored)
+        if (p->layout.groups[i].state_rest.stored || p->layout.groups[i].param_rest.stored ||
+            p->layout.groups[i].grad_rest.stored)
             return 1;
     return 0;
 }
@@ -341,6 +361,9 @@ static int fills_blocks(const tess__plan *p, int role, int32_t index) {
     int state = (role >= TESS__STATE0 && role <= TESS__STATE3) || (role >= TESS__STAGED0 && role <= TESS__STAGED_LAST);
     if (role == TESS__MASTER || role == TESS__STAGED_PARAM)
         return p->layout.groups[index].param_rest.stored;
+    if (role == TESS__SHARD_GRAD || (role >= TESS__STAGED_GRAD0 && role <= TESS__STAGED_GRAD_LAST) ||
+        (role >= TESS__SUM0 && role <= TESS__SUM_LAST && !sums_at_end(p)))
+        return p->layout.groups[index].grad_rest.stored;
     return state && p->layout.groups[index].state_rest.stored;
 }
 

@@ -53,19 +53,19 @@ static void deregister_arena(const tess__memory *m, tess__arena *a) {
             tess__comms_deregister(m->comms, a->registered[i].comm, &a->registered[i].memory);
 }
 
-/* A shard and each state have one request at most, and another may be under way of whoever reads them apart from a
- * step. */
-static uint32_t most_posted(const tess__layout *l) {
-    uint32_t most = 8;
-    for (int32_t g = 0; g < l->n_groups; g++)
-        most += l->groups[g].step.n_states + 1;
+/* A shard, each state and each sum of gradients have one request at most, and another may be under way of whoever reads
+ * them apart from a step. */
+static uint32_t most_posted(const tess__plan *p) {
+    uint32_t most = 8, sums = (uint32_t)tess__sum_levels(&p->setup);
+    for (int32_t g = 0; g < p->layout.n_groups; g++)
+        most += p->layout.groups[g].step.n_states + 1 + (p->layout.groups[g].grad_rest.stored ? sums : 0);
     return most;
 }
 
 /* Its bytes are zero at first. */
 static tess_status obtain_store(tess__memory *m, tess__arena *a, uint64_t bytes) {
     tess_store_config c = { .struct_size = sizeof c,
-                            .most_posted = most_posted(&m->plan->layout),
+                            .most_posted = most_posted(m->plan),
                             .rank = m->comms->world.rank,
                             .nranks = m->comms->world.nranks,
                             .local_rank = m->comms->world.local_rank,
@@ -385,7 +385,7 @@ tess_status tess__memory_obtain(tess__memory *m, int32_t device_index) {
         const tess__buffer *b = &m->plan->resident.buffers[i];
         if (b->role != TESS__SHARD_GRAD)
             tess__book(m, b, NULL, NULL);
-        else if (tess__host_reads(m->device))
+        else if (is_reached(m, b))
             tess__poison(m->address[b->role][b->index], b->bytes);
     }
     return TESS_OK;

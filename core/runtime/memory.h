@@ -95,4 +95,9 @@ static inline void *tess__state_address(const tess__memory *m, int k, int32_t gr
 static inline void *tess__master_address(const tess__memory *m, int32_t group) {
     return tess__address(m, m->plan->layout.groups[group].param_rest.stored ? TESS__STAGED_PARAM : TESS__MASTER, group);
 }
+/** The sharded gradient, where it is summed and where a step finds it. */
+static inline void *tess__grad_address(const tess__memory *m, int32_t group) {
+    int stored = m->plan->layout.groups[group].grad_rest.stored;
+    return tess__address(m, stored ? TESS__STAGED_GRAD0 : TESS__SHARD_GRAD, group);
+}
 #endif

@@ -108,7 +108,7 @@ void Operations::run(const tess_collective &c, uint64_t seq) {
         return mesh_->release_headers();
     }
     mesh_->release_headers();
-    if (c.op == TESS_ALL_GATHER || c.op == TESS_ALL_TO_ALL)
+    if (c.op == TESS_ALL_GATHER || c.op == TESS_ALL_TO_ALL || c.op == TESS_ALL_TO_ALL_V)
         exchange(c);
     else if (c.op == TESS_BROADCAST)
         broadcast(c);
@@ -163,17 +163,38 @@ void Operations::alone(const tess_collective &c) {
     if (kit_reduces(&c))
         combine(c, &leaf, c.recv, c.count);
     else
-        copy_bytes(c.recv, c.send, kit_bytes(&c));
+        copy_bytes(c.recv, c.send, sent(c, 0).bytes);
+}
+
+static Operations::Part part_of(const tess_collective &c, const uint64_t *parts, int peer) {
+    const uint64_t bytes = tess_dtype_bytes(c.send_dtype);
+    return { kit_parts_before(parts, peer) * bytes, parts[peer] * bytes };
+}
+
+Operations::Part Operations::sent(const tess_collective &c, int peer) const {
+    const uint64_t bytes = kit_bytes(&c);
+    if (c.op == TESS_ALL_TO_ALL_V)
+        return part_of(c, c.send_parts, peer);
+    return { c.op == TESS_REDUCE_SCATTER || c.op == TESS_ALL_TO_ALL ? peer * bytes : 0, bytes };
+}
+
+Operations::Part Operations::received(const tess_collective &c, int peer) const {
+    const uint64_t bytes = kit_bytes(&c);
+    return c.op == TESS_ALL_TO_ALL_V ? part_of(c, c.recv_parts, peer) : Part{ peer * bytes, bytes };
 }
 
 // Copies the bytes for `peer` behind the header.
 size_t Operations::fill_payload(const tess_collective &c, int peer) {
-    const uint64_t bytes = kit_bytes(&c);
-    if (bytes == 0 || (c.op == TESS_BROADCAST && rank_ != c.root))
+    if (kit_bytes(&c) == 0 || (c.op == TESS_BROADCAST && rank_ != c.root))
         return 0;
-    const bool blocks = c.op == TESS_REDUCE_SCATTER || c.op == TESS_ALL_TO_ALL;
-    memcpy(mesh_->outgoing(peer).payload, byte_at(c.send, blocks ? peer * bytes : 0), bytes);
-    return bytes;
+    const Part part = sent(c, peer);
+    copy_bytes(mesh_->outgoing(peer).payload, byte_at(c.send, part.first), part.bytes);
+    return part.bytes;
+}
+
+void Operations::copy_own(const tess_collective &c) {
+    const Part from = sent(c, rank_);
+    copy_bytes(byte_at(c.recv, received(c, rank_).first), byte_at(c.send, from.first), from.bytes);
 }
 
 // The headers have carried all data, so this copies it from them.
@@ -190,10 +211,10 @@ void Operations::eager(const tess_collective &c) {
                 peer != rank_ ? payload(peer) : byte_at(c.send, c.op == TESS_REDUCE_SCATTER ? rank_ * bytes : 0);
         return combine(c, leaves_.data(), c.recv, c.count);
     }
-    copy_bytes(byte_at(c.recv, rank_ * bytes), byte_at(c.send, c.op == TESS_ALL_TO_ALL ? rank_ * bytes : 0), bytes);
+    copy_own(c);
     for (int peer = 0; peer < size_; peer++)
         if (peer != rank_)
-            copy_bytes(byte_at(c.recv, peer * bytes), payload(peer), bytes);
+            copy_bytes(byte_at(c.recv, received(c, peer).first), payload(peer), received(c, peer).bytes);
 }
 
 // Posts `bytes` at `ptr` as messages of at most kMessageBytes.
@@ -222,19 +243,22 @@ void Operations::send_data(const tess_collective &c, Slot slot) {
             hand_on(c, slot, done);
         return;
     }
-    for (int i = 0; i < size_ - 1; i++)
-        post(true, slot, peer_at(i), byte_at(c.send, c.op == TESS_ALL_TO_ALL ? peer_at(i) * bytes : 0), bytes);
+    for (int i = 0; i < size_ - 1; i++) {
+        const Part part = sent(c, peer_at(i));
+        post(true, slot, peer_at(i), byte_at(c.send, part.first), part.bytes);
+    }
 }
 
-// all_gather and all_to_all: each rank's block comes from that rank.
+// all_gather, all_to_all and all_to_all_v: each rank's block comes from that rank.
 void Operations::exchange(const tess_collective &c) {
-    const uint64_t bytes = kit_bytes(&c);
-    for (int i = 0; i < size_ - 1; i++)
-        post(false, slot_, peer_at(i), byte_at(c.recv, peer_at(i) * bytes), bytes);
+    for (int i = 0; i < size_ - 1; i++) {
+        const Part part = received(c, peer_at(i));
+        post(false, slot_, peer_at(i), byte_at(c.recv, part.first), part.bytes);
+    }
     prepare_next(c);
-    copy_bytes(byte_at(c.recv, rank_ * bytes), byte_at(c.send, c.op == TESS_ALL_TO_ALL ? rank_ * bytes : 0), bytes);
+    copy_own(c);
     for (int i = 0; i < size_ - 1; i++)
-        await(slot_, peer_at(i), bytes);
+        await(slot_, peer_at(i), received(c, peer_at(i)).bytes);
 }
 
 // Broadcast: a binomial tree over ranks counted from the root; each piece is handed on as it comes.

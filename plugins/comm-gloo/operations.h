@@ -16,6 +16,9 @@ uint64_t scratch_bytes(const tess_collective &, int nranks);
 
 class Operations {
   public:
+    struct Part { // of an all_gather or all_to_all: where one rank's block is, in bytes
+        uint64_t first, bytes;
+    };
     // The collective that will run after the present one, null when none is known yet.
     using Next = std::function<const tess_collective *()>;
 
@@ -41,8 +44,11 @@ class Operations {
     size_t fill_payload(const tess_collective &, int peer);
     void compare(int peer);
     void eager(const tess_collective &);
+    void copy_own(const tess_collective &);
     void alone(const tess_collective &);
     void exchange(const tess_collective &);
+    Part sent(const tess_collective &, int peer) const;
+    Part received(const tess_collective &, int peer) const;
     void hand_on(const tess_collective &, Slot, uint64_t done);
     void broadcast(const tess_collective &);
     void reduce(const tess_collective &);

@@ -26,7 +26,8 @@ void close(void *ctx) {
 tess_status query(void *, tess_comm *, tess_comm_caps *out) {
     const uint32_t can =
         TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_BATCH | TESS_COMM_TREE_ORDER;
-    const tess_comm_caps caps = kit_caps(can, 1u << TESS_MEM_HOST | 1u << TESS_MEM_PINNED, "gloo-tcp/1");
+    tess_comm_caps caps = kit_caps(can, 1u << TESS_MEM_HOST | 1u << TESS_MEM_PINNED, "gloo-tcp/1");
+    caps.op_mask |= 1u << TESS_ALL_TO_ALL_V;
     TESS_GIVE(out, &caps);
     return TESS_OK;
 }

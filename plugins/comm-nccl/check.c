@@ -61,7 +61,7 @@ struct nccl_way nccl_way_of(const tess_collective *c, int size, int sums) {
     uint64_t w = (uint64_t)size, bytes = tess_dtype_bytes(c->send_dtype);
     if (c->count == 0 || c->op == TESS_BARRIER) {
         way.how = NCCL_NOTHING;
-    } else if (c->op == TESS_ALL_TO_ALL) {
+    } else if (c->op == TESS_ALL_TO_ALL || c->op == TESS_ALL_TO_ALL_V) {
         way.how = NCCL_PAIRS;
     } else if (kit_reduces(c) && size == 1) {
         way.how = NCCL_ALONE;

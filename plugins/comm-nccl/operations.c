@@ -178,26 +178,40 @@ static ncclResult_t call_plainly(const struct nccl_launch *l, const tess_collect
     }
 }
 
+struct block { /* of an all_to_all: what one rank sends or gets */
+    uint64_t at, elems;
+};
+
+static struct block block_of(const tess_collective *c, const uint64_t *parts, int rank) {
+    uint64_t bytes = tess_dtype_bytes(c->send_dtype);
+    if (c->op != TESS_ALL_TO_ALL_V)
+        return (struct block){ (uint64_t)rank * c->count * bytes, c->count };
+    return (struct block){ kit_parts_before(parts, rank) * bytes, parts[rank] };
+}
+
 /* Posts sends and receives within a group. copy_own_block copies this rank's own block in the same stream. */
 static void call_in_pairs(const struct nccl_launch *l, const tess_collective *c, tess_error *f) {
-    uint64_t bytes = kit_bytes(c);
     ncclDataType_t dtype = dtype_of(c->send_dtype);
     const char *send = c->send;
     char *recv = c->recv;
     for (int i = 1; i < l->size; i++) {
         int to = (l->rank + i) % l->size, from = (l->rank + l->size - i) % l->size;
-        nccl_group_note(l, l->lib->ncclSend(send + (uint64_t)to * bytes, c->count, dtype, to, l->comm, l->stream),
-                        "ncclSend", f);
-        nccl_group_note(l, l->lib->ncclRecv(recv + (uint64_t)from * bytes, c->count, dtype, from, l->comm, l->stream),
-                        "ncclRecv", f);
+        struct block out = block_of(c, c->send_parts, to), in = block_of(c, c->recv_parts, from);
+        if (out.elems)
+            nccl_group_note(l, l->lib->ncclSend(send + out.at, out.elems, dtype, to, l->comm, l->stream), "ncclSend",
+                            f);
+        if (in.elems)
+            nccl_group_note(l, l->lib->ncclRecv(recv + in.at, in.elems, dtype, from, l->comm, l->stream), "ncclRecv",
+                            f);
     }
 }
 
 static tess_status copy_own_block(const struct nccl_launch *l, const tess_collective *c, tess_error *f) {
-    uint64_t bytes = kit_bytes(c), at = (uint64_t)l->rank * bytes;
-    if ((const char *)c->send + at == (char *)c->recv + at)
+    struct block from = block_of(c, c->send_parts, l->rank), to = block_of(c, c->recv_parts, l->rank);
+    if (!from.elems || (const char *)c->send + from.at == (char *)c->recv + to.at)
         return TESS_OK;
-    CUresult r = l->cu->cuMemcpyDtoDAsync((CUdeviceptr)c->recv + at, (CUdeviceptr)c->send + at, bytes, l->stream);
+    CUresult r = l->cu->cuMemcpyDtoDAsync((CUdeviceptr)c->recv + to.at, (CUdeviceptr)c->send + from.at,
+                                          from.elems * tess_dtype_bytes(c->send_dtype), l->stream);
     return nccl_cuda_ok(r, "cuMemcpyDtoDAsync", f);
 }
 

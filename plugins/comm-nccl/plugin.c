@@ -19,6 +19,7 @@ static tess_status nccl_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
                             (apart ? TESS_COMM_APART : 0) |
                             ((comm ? nccl_memory_shares(comm) : settings->windows) ? TESS_COMM_SHARES : 0);
     tess_comm_caps caps = kit_caps(can | chosen, 1u << TESS_MEM_CUDA, "nccl/1");
+    caps.op_mask |= 1u << TESS_ALL_TO_ALL_V;
     caps.align = 16;
     TESS_GIVE(out, &caps);
     return TESS_OK;
@@ -52,6 +53,7 @@ static tess_status nccl_cost(void *ctx, const tess_plan_env *env, const tess_col
     case TESS_ALL_GATHER:
     case TESS_REDUCE_SCATTER:
     case TESS_ALL_TO_ALL: sent = (w - 1) * bytes; break;
+    case TESS_ALL_TO_ALL_V: sent = (w - 1) / w * bytes; break;
     case TESS_ALL_REDUCE: sent = 2 * (w - 1) / w * bytes; break;
     case TESS_BROADCAST: sent = w > 1 ? bytes : 0; break;
     default: sent = 0;

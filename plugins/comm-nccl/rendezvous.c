@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 struct rank_record { /* each rank publishes one */
-    int32_t version, apart, windows, sums, multiprocessors;
+    int32_t version, apart, windows, engines, sums, multiprocessors;
     char uuid[16], bus_id[24], host[64];
 };
 struct join_result { /* rank 0 publishes it for all ranks */
@@ -23,6 +23,7 @@ static tess_status fill_record(const tess_comm *c, struct rank_record *out, tess
     out->version = c->gpu.lib->version;
     out->apart = c->settings->apart;
     out->windows = c->settings->windows;
+    out->engines = c->settings->engines;
     out->sums = c->settings->sums;
     gethostname(out->host, sizeof out->host - 1);
     tess_status s = nccl_cuda_ok(c->gpu.cu->cuDeviceGetUuid(&uuid, c->gpu.device), "cuDeviceGetUuid", f);
@@ -56,20 +57,36 @@ static int is_same_gpu(const struct rank_record *a, const struct rank_record *b)
     return memcmp(a->uuid, b->uuid, sizeof a->uuid) == 0;
 }
 
+/* Returns the first switch that two ranks set differently, and through `on` whether the first rank has it on. */
+static const char *find_other_switch(const struct rank_record *a, const struct rank_record *b, int *on) {
+    const struct {
+        const char *name;
+        int32_t a, b;
+    } switches[] = { { "APART", a->apart, b->apart },
+                     { "WINDOWS", a->windows, b->windows },
+                     { "ENGINES", a->engines, b->engines } };
+    for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
+        if (switches[i].a != switches[i].b) {
+            *on = switches[i].a;
+            return switches[i].name;
+        }
+    return NULL;
+}
+
 /* Requires one GPU per rank unless `shared`, and for all ranks one NCCL version and equal settings that affect
  * collective calls. */
 static void compare_records(const struct rank_record *a, int rank_a, const struct rank_record *b, int rank_b,
                             int shared, struct join_result *v) {
     char text_a[24], text_b[24];
+    int on_a = 0;
+    const char *which = find_other_switch(a, b, &on_a);
     if (is_same_gpu(a, b) && (!shared || a->version < NCCL_VERSION(2, 30, 0))) {
         refuse_shared_gpu(a, rank_a, rank_b, shared, v);
     } else if (a->version != b->version) {
         v->status = TESS_E_VERSION;
         snprintf(v->message, sizeof v->message, "nccl: rank %d has NCCL %s and rank %d has %s, expected the same",
                  rank_a, nccl_version_text(a->version, text_a), rank_b, nccl_version_text(b->version, text_b));
-    } else if (a->apart != b->apart || a->windows != b->windows) {
-        const char *which = a->apart != b->apart ? "APART" : "WINDOWS";
-        int on_a = a->apart != b->apart ? a->apart : a->windows;
+    } else if (which) {
         v->status = TESS_E_INVALID;
         snprintf(v->message, sizeof v->message,
                  "nccl: rank %d has TESSERA_NCCL_%s=%s and rank %d has %s, expected the same", rank_a, which,

@@ -16,6 +16,7 @@ struct nccl_settings {
     int compares;   /* compares the ranks' posts before a request is complete */
     int apart;      /* reductions get a communicator beside that of gathers */
     int windows;    /* memory is shared with the other ranks */
+    int engines;    /* gathers in windows go by copy engines */
     int shared_gpu; /* several ranks may be on one GPU */
     int sums;       /* enum nccl_summing; the tree where deterministic */
 };

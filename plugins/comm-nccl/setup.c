@@ -22,11 +22,17 @@ struct founding {
 enum { FOUNDING = 0, FOUNDED, GIVEN_UP };
 
 /* Groups of one rank work beside each other, each with channels and a proxy of its own. */
-static ncclConfig_t config_of(int channels) {
+static ncclConfig_t config_of(const tess_comm *c, int channels) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
     config.splitShare = 0;
     config.maxCTAs = channels;
+#ifdef NCCL_CTA_POLICY_ZERO
+    if (c->settings->engines)
+        config.CTAPolicy = NCCL_CTA_POLICY_ZERO; /* sums have no engine and keep their kernels */
+#else
+    (void)c;
+#endif
     return config;
 }
 
@@ -96,7 +102,7 @@ static tess_status make_first_comm(tess_comm *c, ncclUniqueId id, int64_t late_n
     if (!w)
         return tess_plugin_fail(f, TESS_E_NOMEM, "nccl: no memory");
     *w = (struct founding){ .lib = c->gpu.lib, .cu = c->gpu.cu, .device = c->gpu.device, .id = id };
-    w->config = config_of(c->channels), w->size = c->size, w->rank = c->rank;
+    w->config = config_of(c, c->channels), w->size = c->size, w->rank = c->rank;
     tess_status s =
         nccl_cuda_ok(w->cu->cuDevicePrimaryCtxRetain(&w->context, w->device), "cuDevicePrimaryCtxRetain", f);
     if (s) {
@@ -115,6 +121,22 @@ static void say_that_it_hangs(const tess_comm *c) {
                 nccl_version_text(c->gpu.lib->version, text));
 }
 
+static int has_engines(int version) {
+#ifdef NCCL_CTA_POLICY_ZERO
+    return version >= NCCL_VERSION(2, 28, 0);
+#else
+    return version < 0; /* nccl.h of this build knows no such policy */
+#endif
+}
+
+static void say_that_kernels_gather(const tess_comm *c) {
+    char text[24];
+    if (c->rank == 0 && c->settings->engines && !has_engines(c->gpu.lib->version))
+        kit_log(c->settings->host, 1, "nccl",
+                "NCCL %s has no gathers by copy engines, and kernels do them (2.28 or later, at build and at run time)",
+                nccl_version_text(c->gpu.lib->version, text));
+}
+
 tess_status nccl_found(tess_comm *c, tess_error *f) {
     int64_t late = kit_until_ns(c->timeout_ns);
     ncclUniqueId id;
@@ -126,6 +148,8 @@ tess_status nccl_found(tess_comm *c, tess_error *f) {
     s = make_first_comm(c, id, late, f);
     if (s == TESS_OK && nccl_memory_shares(c))
         say_that_it_hangs(c);
+    if (s == TESS_OK)
+        say_that_kernels_gather(c);
     return s;
 }
 
@@ -142,7 +166,7 @@ static tess_status find_place(tess_comm *child, ncclComm_t comm, tess_error *f) 
 
 static tess_status split_off(tess_comm *parent, int color, int32_t key, int channels, int64_t late_ns, ncclComm_t *out,
                              tess_error *f) {
-    ncclConfig_t config = config_of(channels);
+    ncclConfig_t config = config_of(parent, channels);
     tess_status s = nccl_gate_enter(parent, "ncclCommSplit", late_ns, f);
     if (s)
         return s;

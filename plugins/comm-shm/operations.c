@@ -38,7 +38,7 @@ static void plan_in(struct shm_run *run) {
     const tess_collective *c = &run->c;
     struct shm_read *f = &run->in;
     uint64_t size = (uint64_t)run->table->size, whole = kit_bytes(c);
-    int per_reader = c->op == TESS_ALL_TO_ALL || (kit_reduces(c) && !shm_is_small(c));
+    int per_reader = c->op == TESS_ALL_TO_ALL || c->op == TESS_ALL_TO_ALL_V || (kit_reduces(c) && !shm_is_small(c));
     f->own = c->send;
     f->only = c->op == TESS_BROADCAST ? c->root : -1;
     f->bytes = c->op == TESS_ALL_REDUCE && per_reader
@@ -46,6 +46,44 @@ static void plan_in(struct shm_run *run) {
                    : whole;
     f->stride = per_reader ? f->bytes : 0;
     f->total = c->op != TESS_ALL_REDUCE && per_reader ? whole * size : whole;
+}
+
+/* Parts of their own lengths: a reader has to know where its part begins in each rank's data, and all how many rounds
+ * the longest takes. */
+static void announce_parts(struct shm_run *run) {
+    const struct shm_table *t = run->table;
+    struct shm_slot *slot = &t->slots[t->rank];
+    uint64_t bytes = tess_dtype_bytes(run->c.send_dtype), longest = 0, at = run->number & 1;
+    for (int r = 0; r < t->size; r++) {
+        const uint64_t part = run->c.send_parts[r] * bytes;
+        slot->parts[at][r] = run->before[r];
+        run->before[r + 1] = run->before[r] + part;
+        longest = part > longest ? part : longest;
+    }
+    slot->longest[at] = longest;
+    run->in.before = run->before;
+    run->in.total = run->before[t->size];
+}
+
+static uint64_t at_most(uint64_t x, uint64_t most) {
+    return x < most ? x : most;
+}
+
+/* Every rank has announced its own. No rank sends more than the call's count, whatever stands there. */
+static void take_parts(struct shm_run *run) {
+    const struct shm_table *t = run->table;
+    uint64_t whole = kit_bytes(&run->c), longest = 1, at = run->number & 1;
+    for (int r = 0; r < t->size; r++) {
+        run->theirs[r] = at_most(t->slots[r].parts[at][t->rank], whole);
+        longest = t->slots[r].longest[at] > longest ? t->slots[r].longest[at] : longest;
+    }
+    run->in.theirs = run->theirs;
+    run->in.bytes = at_most(longest, whole);
+}
+
+/* Bytes of `peer`'s part for this rank. */
+static uint64_t incoming(const struct shm_run *run, int peer) {
+    return run->c.recv_parts[peer] * tess_dtype_bytes(run->c.recv_dtype);
 }
 
 /* The shards of the result, each at its rank's place in recv; the others read them whole. */
@@ -79,7 +117,9 @@ static uint64_t result_bytes(const struct shm_run *run, int rank) {
 
 static tess_status take_place(struct shm_run *run, struct shm_read *f, int rank, const struct shm_place *place) {
     struct shm_table *t = run->table;
-    const uint64_t bytes = f == &run->out ? result_bytes(run, rank) : f->total;
+    const uint64_t bytes = f == &run->out ? result_bytes(run, rank)
+                           : f->theirs    ? f->theirs[rank] + incoming(run, rank)
+                                          : f->total;
     int has = f->bytes > 0 && (f->only < 0 || f->only == rank);
     if (has && !place->region.bytes) {
         f->any = 1;
@@ -96,6 +136,8 @@ static tess_status take_place(struct shm_run *run, struct shm_read *f, int rank,
 /* Maps the memory that this rank reads, at the places that the ranks have announced. */
 static tess_status take_places(struct shm_run *run) {
     tess_status s = TESS_OK;
+    if (run->in.before)
+        take_parts(run);
     for (int rank = 0; rank < run->table->size && s == TESS_OK; rank++) {
         const struct shm_announcement *theirs = &run->table->slots[rank].announced[run->number & 1];
         s = take_place(run, &run->in, rank, &theirs->send);
@@ -108,16 +150,29 @@ static tess_status take_places(struct shm_run *run) {
     return s;
 }
 
-/* ---- all_gather, broadcast, all_to_all ------------------------------------------------------------ */
+/* ---- all_gather, broadcast, all_to_all, all_to_all_v ----------------------------------------------- */
+
+static uint64_t piece_bytes(const struct shm_run *run, int peer, uint64_t k) {
+    const struct shm_read *f = &run->in;
+    const uint64_t done = k * f->chunk, all = f->theirs ? incoming(run, peer) : 0;
+    if (f->theirs)
+        return all > done ? at_most(all - done, f->chunk) : 0;
+    return shm_read_length(f, f->stride ? run->table->rank : 0, k);
+}
+
+/* Where the data of `peer` goes in recv. */
+static uint64_t block_at(const struct shm_run *run, int peer) {
+    if (run->in.theirs)
+        return kit_parts_before(run->c.recv_parts, peer) * tess_dtype_bytes(run->c.recv_dtype);
+    return run->in.only >= 0 ? 0 : (uint64_t)peer * run->in.bytes;
+}
 
 static void copy_piece(struct shm_run *run, int peer, uint64_t k, const unsigned char *from) {
-    const struct shm_read *f = &run->in;
-    uint64_t block = f->only >= 0 ? 0 : (uint64_t)peer;
     if (!run->c.recv) /* a root that keeps no copy */
         return;
-    unsigned char *to = (unsigned char *)run->c.recv + block * f->bytes + k * f->chunk;
+    unsigned char *to = (unsigned char *)run->c.recv + block_at(run, peer) + k * run->in.chunk;
     if (to != from)
-        shm_copy(to, from, shm_read_length(f, f->stride ? run->table->rank : 0, k), run->stream);
+        shm_copy(to, from, piece_bytes(run, peer, k), run->stream);
 }
 
 static tess_status move_round(struct shm_run *run, uint64_t k) {
@@ -125,7 +180,7 @@ static tess_status move_round(struct shm_run *run, uint64_t k) {
     for (int i = 0; i < t->size; i++) {
         int peer = (t->rank + i) % t->size; /* each starts with itself, so that they read different ranks */
         const unsigned char *from;
-        if (run->in.only >= 0 && peer != run->in.only)
+        if ((run->in.only >= 0 && peer != run->in.only) || (run->in.theirs && !piece_bytes(run, peer, k)))
             continue;
         tess_status s = shm_read_source(run, &run->in, peer, k, &from);
         if (s)
@@ -143,6 +198,8 @@ static tess_status prepare_announcement(struct shm_run *run, struct shm_announce
     memset(mine, 0, sizeof *mine);
     mine->call = kit_announce(c, 1, run->number);
     plan_in(run);
+    if (c->op == TESS_ALL_TO_ALL_V && c->count)
+        announce_parts(run);
     plan_out(run);
     find_place(run, &run->in, c->send, run->in.total, &mine->send);
     find_place(run, &run->out, run->out.own, run->out.total, &mine->recv);

@@ -11,7 +11,8 @@ static tess_status shm_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     (void)ctx, (void)comm;
     const uint32_t can =
         TESS_COMM_THREAD_MULTIPLE | TESS_COMM_ABORT | TESS_COMM_SPLIT | TESS_COMM_BATCH | TESS_COMM_TREE_ORDER;
-    const tess_comm_caps caps = kit_caps(can, shm_reach.mem_mask, "shm/1");
+    tess_comm_caps caps = kit_caps(can, shm_reach.mem_mask, "shm/1");
+    caps.op_mask |= 1u << TESS_ALL_TO_ALL_V;
     TESS_GIVE(out, &caps);
     return TESS_OK;
 }
@@ -44,6 +45,7 @@ static tess_status shm_cost(void *ctx, const tess_plan_env *env, const tess_coll
     switch (c.op) {
     case TESS_ALL_GATHER: moved = 2 * (w - 1) * w * bytes; break;
     case TESS_ALL_TO_ALL: moved = 2 * w * w * bytes; break;
+    case TESS_ALL_TO_ALL_V: moved = 2 * w * bytes; break;
     case TESS_REDUCE_SCATTER: moved = (w + 1) * w * bytes; break;
     case TESS_ALL_REDUCE: moved = (3 * w - 1) * bytes; break;
     case TESS_BROADCAST: moved = 2 * (w - 1) * bytes; break;

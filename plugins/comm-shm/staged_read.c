@@ -23,7 +23,8 @@ tess_status shm_read_stage(struct shm_run *run, struct shm_read *f, uint64_t k) 
     unsigned char *half = shm_stage(t, t->rank, round);
     for (int b = 0; b < blocks; b++)
         if (blocks == 1 || b != t->rank)
-            shm_copy(half + (uint64_t)b * f->chunk, f->own + (uint64_t)b * f->stride + k * f->chunk,
+            shm_copy(half + (uint64_t)b * f->chunk,
+                     f->own + (f->before ? f->before[b] : (uint64_t)b * f->stride) + k * f->chunk,
                      shm_read_length(f, b, k), 0);
     shm_publish(t, SHM_STAGED, round + 1);
     return TESS_OK;
@@ -35,7 +36,7 @@ tess_status shm_read_source(struct shm_run *run, struct shm_read *f, int peer, u
     const unsigned char *base = peer == t->rank ? f->own : f->at[peer];
     if (base) {
         run->read[peer] = peer != t->rank;
-        *out = base + reader * f->stride + k * f->chunk;
+        *out = base + (f->theirs ? f->theirs[peer] : reader * f->stride) + k * f->chunk;
         return TESS_OK;
     }
     tess_status s = shm_await(t, SHM_STAGED, peer, peer + 1, f->first_round + k + 1, run->error);

@@ -38,6 +38,8 @@ struct shm_slot {
     uint64_t process; /* shm_this_process() of its owner */
     _Alignas(64) atomic_uint_fast64_t count[SHM_COUNTS];
     _Alignas(64) struct shm_announcement announced[2]; /* call n uses announced[n % 2] */
+    uint64_t parts[2][SHM_RANKS_MAX]; /* the same, of an all_to_all_v: bytes before each reader's part; */
+    uint64_t longest[2];              /* and bytes of the longest */
 };
 
 struct shm_table {

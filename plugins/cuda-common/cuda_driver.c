@@ -73,7 +73,7 @@ CUresult tess_cuda_device_of(const tess_cuda *cu, int local_rank, CUdevice *out,
     CUresult r = cu->cuDeviceGetCount(count);
     if (r != CUDA_SUCCESS)
         return r;
-    if (*count == 1 && local_rank > 0)
+    if (*count == 1 && local_rank > 0 && local_rank < TESS_CUDA_RANKS_OF_A_HOST)
         local_rank = 0;
     if (local_rank < 0 || local_rank >= *count)
         return CUDA_ERROR_INVALID_DEVICE;

@@ -94,7 +94,9 @@ typedef struct {
  * device, or it does not start. Any thread. */
 tess_status tess_cuda_get(const tess_cuda **out, char *message, size_t room);
 /** The GPU of a local rank among those that are visible: the one of that number, or the only one, since a launcher may
- * show each rank its own (Slurm's --gpus-per-task=1). *count: how many are visible. CUDA_ERROR_INVALID_DEVICE: none. */
+ * show each rank its own (Slurm's --gpus-per-task=1). A number that no rank of a host has gets none of them.
+ * *count: how many are visible. CUDA_ERROR_INVALID_DEVICE: none. */
+#define TESS_CUDA_RANKS_OF_A_HOST 4096
 CUresult tess_cuda_device_of(const tess_cuda *, int local_rank, CUdevice *out, int *count);
 /** Loads kernels that this build's toolkit compiled. On failure `message` has one line with the reason and the limits
  * of driver and GPU. Call it in the GPU's context. */

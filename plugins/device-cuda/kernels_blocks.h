@@ -43,7 +43,7 @@ TESS_FN float cuda_block_pack(uint32_t dtype, const float *x, uint8_t *q) {
     float scale = cuda_block_scale(dtype, x), factor = tess_block_factor(scale);
     CUDA_UNROLL for (int l = 0; l < CUDA_BLOCK_E; l++) {
         float y = x[l] * factor;
-        q[l] = factor == 0.0f ? (uint8_t)0 : dtype == TESS_Q8 ? tess_q8_of_f32(y) : tess_e4m3_of_f32(y);
+        q[l] = factor == 0.0f ? (uint8_t)0 : dtype == TESS_Q8 ? tess_q8_of_f32(y) : tess_e4m3_of_block(y);
     }
     return scale;
 }

@@ -160,7 +160,8 @@ TESS_FN void cuda_square_row(cuda_square_shared *s, uint32_t row) {
         sum += s->limb[row][c];
     s->limb[row][0] = sum;
 }
-/* One thread: the block's digits below 2^32, so that any number of blocks may be added, onto the result. */
+/* One thread: the block's digits below 2^32, so that any number of blocks may be added, onto the result. All blocks add
+ * to the same addresses, one after another, so digits that are 0, as most are, are left out. */
 TESS_FN void cuda_square_end(const cuda_squares_args *a, cuda_square_shared *s) {
     int64_t over = 0;
     for (int d = 0; d < TESS__NORM_LIMBS; d++) {
@@ -170,6 +171,8 @@ TESS_FN void cuda_square_end(const cuda_squares_args *a, cuda_square_shared *s) 
             value = (int64_t)((uint64_t)over & 0xffffffffu);
             over >>= 32;
         }
+        if (!value)
+            continue;
 #if defined(__CUDA_ARCH__)
         atomicAdd((unsigned long long *)a->limbs + d, (unsigned long long)value);
 #else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* offload-disk: which units' optimizer states and parameters rest in files, and the files. The core moves them to
- * memory, and uses them there. */
+/* offload-disk: which units' optimizer states, gradients and parameters rest in files, and the files. The core moves
+ * them to memory, and uses them there. */
 #include "store.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ enum { DIR, WHAT, VERIFY, FRACTION, IO, DEPTH, THREADS, N_OPTIONS };
 TESS_OPTIONS(options) = {
     { sizeof options[0], TESS_OPTION_TEXT, 0, 0, "offload-disk-dir", "", "",
       "folder for the files, on each host; also the first word behind the colon" },
-    { sizeof options[0], TESS_OPTION_LIST, 0, 0, "offload-disk-what", "optimizer", "params|optimizer",
+    { sizeof options[0], TESS_OPTION_LIST, 0, 0, "offload-disk-what", "optimizer", "params|grads|optimizer|all",
       "what rests there" },
     { sizeof options[0], TESS_OPTION_FLAG, 0, 0, "offload-disk-verify", "1", "",
       "whether what is read is compared with a sum of what was written" },
@@ -34,6 +34,14 @@ TESS_OPTIONS(options) = {
       "threads of a rank that read and write" },
 };
 static const kit_options readable = { "offload disk", "offload-disk-", options, N_OPTIONS, NULL };
+
+static uint32_t regions_of(uint64_t words) {
+    static const uint32_t regions[] = { 1u << TESS_REGION_MASTER, 1u << TESS_REGION_GRAD, 1u << TESS_REGION_STATE };
+    uint32_t all = 0;
+    for (int i = 0; i < 3; i++)
+        all |= words >> i & 1 || words >> 3 ? regions[i] : 0;
+    return all;
+}
 
 typedef struct {
     disk_settings settings;
@@ -62,8 +70,7 @@ static tess_status read_settings(const tess_host *host, context *c, tess_error *
              folder ? host->args : read[DIR].text);
     c->settings = (disk_settings){ .host = host,
                                    .dir = *c->dir ? c->dir : NULL,
-                                   .params = read[WHAT].value.number & 1,
-                                   .states = read[WHAT].value.number >> 1 & 1,
+                                   .regions = regions_of(read[WHAT].value.number),
                                    .verify = read[VERIFY].value.number != 0,
                                    .threads = (uint32_t)read[THREADS].value.integer,
                                    .depth = (uint32_t)read[DEPTH].value.integer,
@@ -83,8 +90,7 @@ static int is_chosen(const disk_settings *s, int32_t unit) {
 /* Host memory: for sums of what is stored, and once for requests that lie anywhere. */
 static tess_placement place_one(const disk_settings *s, const tess_region *r, int *first) {
     tess_placement p = { .rest = TESS_REST_DEVICE, .align = 64 };
-    int wanted = (s->params && r->region == TESS_REGION_MASTER) || (s->states && r->region == TESS_REGION_STATE);
-    if (!wanted || !is_chosen(s, r->unit))
+    if (r->region >= 32 || !(s->regions >> r->region & 1u) || !is_chosen(s, r->unit))
         return p;
     p.rest = TESS_REST_STORE;
     p.align = DISK_ALIGN;

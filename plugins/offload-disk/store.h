@@ -12,11 +12,12 @@ enum { DISK_IO_AUTO, DISK_IO_URING, DISK_IO_THREADS };
 
 typedef struct {
     const tess_host *host;
-    const char *dir;            /* null: none was given */
-    int params, states, verify; /* the first two: what rests there */
-    uint32_t threads, depth;    /* depth: blocks under way at once, with io_uring */
-    int io;                     /* DISK_IO_… */
-    uint64_t fraction;          /* of units, in billionths */
+    const char *dir;  /* null: none was given */
+    uint32_t regions; /* bits (1 << TESS_REGION_…) of what rests there */
+    int verify;
+    uint32_t threads, depth; /* depth: blocks under way at once, with io_uring */
+    int io;                  /* DISK_IO_… */
+    uint64_t fraction;       /* of units, in billionths */
 } disk_settings;
 
 typedef struct {  /* sums.c: what each piece of ALIGN bytes was when it was written; 0: it never was, and is zero */

@@ -133,6 +133,7 @@ static const tess_optimizer_ops ops = {
     .close = adamw8bit_close,
     .describe = adamw8bit_describe,
     .step = adamw8bit_step,
+    .takes = TESS_TAKES_LR | TESS_TAKES_BETA1 | TESS_TAKES_BETA2 | TESS_TAKES_EPS,
 };
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {

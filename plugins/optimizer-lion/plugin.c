@@ -49,6 +49,7 @@ static const tess_optimizer_ops ops = {
     .device_step = lion_device_step,
     .device_close = lion_device_close,
 #endif
+    .takes = TESS_TAKES_LR | TESS_TAKES_BETA1 | TESS_TAKES_BETA2,
 };
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {

@@ -142,6 +142,7 @@ static const tess_optimizer_ops ops = {
     .describe = muon_describe,
     .step = muon_step,
     .matrix = muon_matrix,
+    .takes = TESS_TAKES_LR | TESS_TAKES_MOMENTUM | TESS_TAKES_BETA1 | TESS_TAKES_BETA2 | TESS_TAKES_EPS,
 };
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {

@@ -144,10 +144,8 @@ static void multiply(const double_product *p, const float *a, const float *b, fl
 
 /* Bias and GELU of element `row` of a column, at place i of the matrix, before it is rounded. */
 static float follow_product(const double_product *p, int64_t row, int64_t i, float sum) {
-    const uint16_t *bias = double_host(p->bias), *through = double_host(p->through);
+    const uint16_t *bias = double_host(p->bias);
     uint16_t *before = double_host(p->before);
-    if (through)
-        return ops_gelu_slope_of(wide_of(p, through[i]), sum);
     sum += bias ? wide_of(p, bias[row]) : 0;
     if (before)
         before[i] = half_of(p, sum);
@@ -216,12 +214,13 @@ int double__blas_device(const void *handle) {
     return handle ? ((const struct cublasContext *)handle)->device : -1;
 }
 
-/* Whether a library would read this factor in bf16 element by element, though its rows begin where vectors do. */
+/* Whether a library would read or write this matrix element by element, though its rows begin where vectors do. */
 static int is_odd(int side, int pitch) {
     return side > 8 && side % 8 != 0 && pitch % 8 == 0;
 }
 static void count_odd_sides(const double_product *p) {
-    if (p->halves && (is_odd(p->turn_a ? p->k : p->m, p->lda) || is_odd(p->turn_b ? p->n : p->k, p->ldb)))
+    if (p->halves &&
+        (is_odd(p->turn_a ? p->k : p->m, p->lda) || is_odd(p->turn_b ? p->n : p->k, p->ldb) || is_odd(p->m, p->ldc)))
         double__fails("odd-sides"); /* counts them */
 }
 

@@ -128,13 +128,11 @@ static int has_bias(uint32_t epilogue) {
            epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 static int has_aux(uint32_t epilogue) {
-    return epilogue == CUBLASLT_EPILOGUE_DGELU || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    return epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
 static int is_known(const description *d, const layout *c) {
-    if (!has_bias(d->epilogue) && !has_aux(d->epilogue))
-        return 0;
-    if (!has_bias(d->epilogue) != !d->bias || !has_aux(d->epilogue) != !d->aux)
+    if (!has_bias(d->epilogue) || !d->bias || !has_aux(d->epilogue) != !d->aux)
         return 0;
     return !d->aux || (d->aux_ld % 8 == 0 && d->aux_ld == c->ld); /* cuBLASLt takes a pitch of its own, too */
 }
@@ -200,9 +198,8 @@ static int in_device(const void *at, uint64_t bytes) {
 
 static int beside_is_good(const double_product *p) {
     uint64_t elems = (uint64_t)(p->n - 1) * (uint64_t)p->ldc + (uint64_t)p->m;
-    const void *aux = p->through ? p->through : p->before;
     return (!p->bias || in_device(p->bias, (uint64_t)p->m * sizeof(uint16_t))) &&
-           (!aux || in_device(aux, elems * sizeof(uint16_t))) && aux != p->c;
+           (!p->before || in_device(p->before, elems * sizeof(uint16_t))) && p->before != p->c;
 }
 
 static double_product product_of(const description *d, const algorithm *x, const layout *a, const layout *b,
@@ -210,8 +207,7 @@ static double_product product_of(const description *d, const algorithm *x, const
     double_product p = { .turn_a = d->turn_a, .turn_b = d->turn_b, .m = (int)x->m, .n = (int)x->n, .k = (int)x->k };
     p.lda = (int)a->ld, p.ldb = (int)b->ld, p.ldc = (int)c->ld, p.halves = p.half_c = p.times = 1, p.alpha = 1;
     p.f16 = a->type == CUDA_R_16F;
-    p.bias = d->bias, p.gelu = d->epilogue != CUBLASLT_EPILOGUE_BIAS && d->epilogue != CUBLASLT_EPILOGUE_DGELU;
-    p.through = d->epilogue == CUBLASLT_EPILOGUE_DGELU ? d->aux : NULL;
+    p.bias = d->bias, p.gelu = d->epilogue != CUBLASLT_EPILOGUE_BIAS;
     p.before = d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ? d->aux : NULL;
     return p;
 }

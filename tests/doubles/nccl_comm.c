@@ -270,6 +270,12 @@ static int blocks(const ncclConfig_t *config) {
     return !config || config->blocking == NCCL_CONFIG_UNDEF_INT || config->blocking;
 }
 
+/* The field came in 2.28; a configuration of an older version is shorter. */
+static int takes_engines(const ncclConfig_t *config) {
+    return config && config->size >= offsetof(ncclConfig_t, CTAPolicy) + sizeof config->CTAPolicy &&
+           config->CTAPolicy == NCCL_CTA_POLICY_ZERO;
+}
+
 static int is_switch(int value) {
     return value == NCCL_CONFIG_UNDEF_INT || value == 0 || value == 1;
 }
@@ -297,6 +303,7 @@ DOUBLE_API ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int nranks, nccl
     if (!c)
         return ncclSystemError;
     c->shares = config && config->splitShare == 1;
+    c->engines = takes_engines(config);
     c->channels = channels_of(config);
     *out = c;
     double__endless(1);
@@ -381,6 +388,7 @@ DOUBLE_API ncclResult_t ncclCommSplit(ncclComm_t c, int color, int key, ncclComm
             return ncclSystemError;
         nccl__use(child); /* the task's */
         child->shares = config && config->splitShare == 1;
+        child->engines = takes_engines(config);
         child->channels = channels_of(config);
         if (c->shares) { /* the parent's setting says so, not the child's */
             child->line = c->line;

@@ -44,6 +44,7 @@ typedef struct ncclComm {
     int members[NCCL_RANKS];                     /* and the ranks in that */
     struct ncclComm *line;                       /* whose turns it takes: its own, or those of one that shares */
     int channels;                                /* that a group of it takes on the device */
+    int engines;                                 /* gathers in windows take copy engines */
     int shares;                                  /* splitShare: children are given its resources */
     int socket[NCCL_CHANNELS][NCCL_RANKS], wake; /* wake: readable once aborted */
     pthread_mutex_t lock;

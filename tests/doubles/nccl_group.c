@@ -279,6 +279,8 @@ static void find_window(ncclComm *c, nccl_call *call) {
     call->in_window = place ? (uint8_t)(1 + place % 255) : 0;
     if (place)
         double__fails("collectives-in-windows"); /* counts them */
+    if (place && c->engines && call->what == NCCL_ALL_GATHER)
+        double__fails("gathers-by-engines");
 }
 
 static ncclResult_t give(const char *name, ncclComm *c, cudaStream_t stream, nccl_call call) {

@@ -11,7 +11,7 @@ typedef struct {
     const void *a, *b;
     void *c;
     long long step_a, step_b, step_c;
-    const uint16_t *bias, *through; /* with half_c, where they are not null: as cublaslt.c says */
+    const uint16_t *bias; /* with half_c, where they are not null: as cublaslt.c says */
     uint16_t *before;
     int gelu;
 } double_product;

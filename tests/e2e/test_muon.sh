@@ -53,6 +53,27 @@ for how in "hybrid:2 --prefetch 1" "hybrid:2 --prefetch 0" "hybrid_grad_op:2 --w
   same --clip 0 -n 4 --optimizer muon:adamw=none --strategy $how
 done
 
+# Updates travel to their owners and results to the shards alone: each element of the matrices once there and once back, its
+# own rank's included (2 layers of 216 + 72 + 288 + 288 rows of 72, of 4 bytes). Over a plugin without all_to_all_v they go to
+# all ranks, with the same bits, and are more bytes.
+if [ -e "$BUILD/plugins/libtessera-comm-shm.so" ]; then
+  counted=$BUILD/tests/planted/libtessera-comm-counted.so
+  sums() { sed -n 's/.*counted rank=[0-9]* .*'"$1"'=\([0-9]*\).*/\1/p' err | paste -sd+ | bc; }
+  for w in 2 3 4 6; do
+    for clip in 0 0.5; do
+      trains --clip $clip -n $w --comm "$counted"
+      first=$digest gathered=$(sums gathered) scattered=$(sums scattered) sent=$(sums sent) kept=$(sums kept)
+      [ $((sent + kept)) = $((3 * 2 * 2 * 4 * 72 * (216 + 72 + 288 + 288))) ] || fail "$w ranks: sent $sent, kept $kept: $(cat err)"
+      same --clip $clip -n $w --comm "$counted:whole"
+      [ "$(sums sent)" = 0 ] || fail "$w ranks: parts that are not offered: $(cat err)"
+      there=$(($(sums gathered) - gathered)) back=$(($(sums scattered) - scattered))
+      # The matrices of gpt fill their units but for padding and owners' own parts.
+      [ $there = $back ] && [ $((there + back)) -gt $sent ] || fail "$w ranks: $there and $back bytes whole, $sent in parts"
+      echo "$w ranks, clip $clip: $sent bytes in parts, $((there + back)) to all, of all ranks"
+    done
+  done
+fi
+
 # bytes OPTIMIZER OPTION…: planned peak and bytes of states, in $peak and $states.
 bytes() {
   "$TESSERA" plan "${@:2}" --optimizer "$1" --json > out 2> err || fail "plan $*: $(cat err)"

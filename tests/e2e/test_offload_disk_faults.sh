@@ -3,8 +3,8 @@
 # labels: e2e
 # timeout: 600
 # processors: 2
-# Reads and writes of what rests in files go wrong in the middle of a run: an error of the device, an end that comes too soon, a
-# part at a time, slowness. Each ends in one line and exit code 6, or is survived to the digest of a run without. Checkpoints go
+# Reads and writes of what rests in files go wrong in the middle of a run, by threads and by io_uring: an error of the device, an end that
+# comes too soon, a part at a time, slowness. Each ends in one line and exit code 6, or is survived to the digest of a run without. Checkpoints go
 # on from there; with images another process takes the place of the rank, or the others go on.
 . "$SOURCE/tests/e2e/lib.sh"
 [ -z "${SANITIZE:-}" ] || { echo "skipped: a sanitizer's library must come first"; exit 77; }
@@ -14,22 +14,16 @@ export TESSERA_LOG=error
 mkdir -p files
 shim=$BUILD/tests/support/disk_faults.so
 gpt="gpt $(brief_text) --layers 2 --heads 2 --width 32 --context 16 --batch 1 --threads 1 --steps 40 --optimizer adamw --quiet --deterministic"
-disk="--offload disk:files,io=threads"
 faulty() { env LD_PRELOAD="$shim" DISK_FAULT_DIR="$PWD/files" "$@"; }
 field() { summary "$1" "$2" | tail -n 1; }
 digest() { summary params_digest "$1" | tail -n 1; }
 none_left_there() { [ -z "$(ls -A files)" ] || fail "$case: files are left: $(ls -A files)"; }
-# shellcheck disable=SC2086
-expect 0 "$TESSERA" train $gpt --json=whole.json
-want=$(digest whole.json)
 calls() { # shellcheck disable=SC2086
   rm -f calls
   expect 0 faulty DISK_FAULT_OF="$1" DISK_FAULT_LOG="$PWD/calls" "$TESSERA" train $gpt $disk --json=run.json
   [ "$(digest run.json)" = "$want" ] || fail "undisturbed: another digest"
   wc -l < calls
 }
-reads=$(calls pread) writes=$(calls pwrite)
-[ "$reads" -ge 40 ] && [ "$writes" -ge 40 ] || fail "$reads reads and $writes writes of 40 steps"
 
 # An error, and an end that comes too soon: at the first call, in the middle, and at the last but one.
 ends_with() { # WORDS OF AT FAULT
@@ -41,14 +35,6 @@ ends_with() { # WORDS OF AT FAULT
   echo "$one" | grep -Eq "offload disk: the file of rank 0 in files, offset [0-9]+: $1" || fail "$case: $one"
   none_left_there
 }
-for at in 1 $((reads / 2)) $((reads - 1)); do
-  ends_with 'reading: Input/output error' pread $at broken
-  ends_with 'reading: the file ends here: it was cut' pread $at end
-done
-for at in 1 $((writes / 2)) $((writes - 1)); do
-  ends_with 'writing: Input/output error' pwrite $at broken
-  ends_with 'writing: No space left on device' pwrite $at full
-done
 
 # Parts at a time, and a slow disk, are survived. The other rank waits for a slow one, and does not take it for lost.
 survives() { # CASE RANKS FAULT…
@@ -59,15 +45,40 @@ survives() { # CASE RANKS FAULT…
   [ ! -s err ] || fail "$case: $(cat err)"
   none_left_there
 }
-for of in pread pwrite; do
-  survives "short $of" 1 DISK_FAULT=short DISK_FAULT_AT=$((reads / 2)) DISK_FAULT_OF=$of
-done
+goes_wrong() { # READ WRITE: the calls
+  # shellcheck disable=SC2086
+  expect 0 "$TESSERA" train $gpt --json=whole.json
+  want=$(digest whole.json)
+  reads=$(calls "$1") writes=$(calls "$2")
+  [ "$reads" -ge 40 ] && [ "$writes" -ge 40 ] || fail "$reads of $1 and $writes of $2 in 40 steps"
+  for at in 1 $((reads / 2)) $((reads - 1)); do
+    ends_with 'reading: Input/output error' "$1" $at broken
+    ends_with 'reading: the file ends here: it was cut' "$1" $at end
+  done
+  for at in 1 $((writes / 2)) $((writes - 1)); do
+    ends_with 'writing: Input/output error' "$2" $at broken
+    ends_with 'writing: No space left on device' "$2" $at full
+  done
+  for of in "$1" "$2"; do
+    survives "short $of" 1 DISK_FAULT=short DISK_FAULT_AT=$((reads / 2)) DISK_FAULT_OF="$of"
+  done
+  # shellcheck disable=SC2086
+  expect 0 "$TESSERA" train $gpt -n 2 --json=whole.json
+  want=$(digest whole.json)
+  survives "slow disk" 2 DISK_FAULT=slow DISK_FAULT_MS=30 DISK_FAULT_OF="$1" DISK_FAULT_RANK=1
+  took=$(grep '"event":"step"' run.json | wc -l)
+  [ "$took" = 40 ] || fail "slow disk: $took steps"
+}
+disk="--offload disk:files,all,io=uring"
 # shellcheck disable=SC2086
-expect 0 "$TESSERA" train $gpt -n 2 --json=whole.json
-want=$(digest whole.json)
-survives "slow disk" 2 DISK_FAULT=slow DISK_FAULT_MS=30 DISK_FAULT_OF=pread DISK_FAULT_RANK=1
-took=$(grep '"event":"step"' run.json | wc -l)
-[ "$took" = 40 ] || fail "slow disk: $took steps"
+expect 0 env TESSERA_LOG=warning "$TESSERA" train $gpt --steps 1 $disk
+if grep -q 'no io_uring here' err; then
+  echo "without io_uring: $(cat err)" # a kernel or a container forbids it, or liburing is not there
+else
+  goes_wrong ring_read ring_write
+fi
+disk="--offload disk:files,io=threads"
+goes_wrong pread pwrite
 
 # A rank of several says whose file it is, and a run goes on from its checkpoint.
 case="error of rank 1"
@@ -80,6 +91,15 @@ grep -Eq 'the file of rank 1 in files, offset [0-9]+: reading: Input/output erro
 expect 0 "$TESSERA" train $gpt -n 2 $disk --save save --resume save --json=again.json
 [ "$(digest again.json)" = "$want" ] || fail "$case: resumed, another digest"
 none_left_there
+
+# Nor is such a run tried again: the disk is the same. One line, one start.
+case="no restart"
+rm -rf save calls
+# shellcheck disable=SC2086
+expect 6 faulty DISK_FAULT=broken DISK_FAULT_AT=$reads DISK_FAULT_OF=pread DISK_FAULT_RANK=1 DISK_FAULT_ONCE="$PWD/once" "$TESSERA" train $gpt -n 2 $disk --save save --save-every 5 --restarts 3 --json=run.json
+grep -q 'the file of rank 1 in files' err || fail "$case: $(cat err)"
+! grep -qi 'restart' err && [ "$(grep -c '"event":"start"' run.json)" = 1 ] || fail "$case: it was tried again: $(cat err)"
+rm -f once
 
 # With images a rank whose disk fails is replaced; or the others go on without it. Their files are their own.
 recovers() { # FAULTS COMMAND…

@@ -147,6 +147,18 @@ TESSERA_LION_BETA1=0.5 TESSERA_LION_BETA2=0.6 trains --optimizer lion --accum 4
 [ "$digest" = "$first" ] || fail "the variables of lion are not its settings"
 trains --optimizer lion --beta1 0.5 --beta2 0.6 --accum 4
 [ "$digest" = "$first" ] || fail "lion does not get --beta1 and --beta2"
+# A number that a plugin says it does not take is refused, by which name or way it comes; one that does not say takes all.
+# shellcheck disable=SC2086
+for numbers in "lion --eps 1e-6" "$lion --momentum 0.5" "adamw8bit --momentum 0.5"; do
+  expect 3 "$TESSERA" train $gpt --quiet --optimizer $numbers
+  set -- $numbers
+  one_line err "tessera: error: ${2#--} is set, but the optimizer $1 does not take it"
+done
+# shellcheck disable=SC2086
+TESSERA_EPS=1e-6 expect 3 "$TESSERA" train $gpt --quiet -n 2 --optimizer lion
+grep -qx "tessera: error: eps is set, but the optimizer lion does not take it" err || fail "TESSERA_EPS: $(cat err)"
+trains --optimizer muon --momentum 0.8 --beta1 0.8 --beta2 0.9 --eps 1e-6 --accum 4
+[ ! -e "$rows/libtessera-optimizer-rows.so" ] || trains --optimizer rows --beta1 0.8 --momentum 0.5 --accum 4
 # Where all parameters are small to it, adamw8bit is AdamW, bit by bit.
 gpt="mnist --steps 2 --batch 4"
 trains --optimizer adamw
@@ -177,3 +189,21 @@ says step_fails 3 'optimizer faulty: no steps today'
 says matrix_of_no_rows 3 'optimizer faulty states a matrix of which the parameter is no stack'
 says matrix_without_work 3 'optimizer faulty states the grain of a matrix without .matrix. for it'
 says matrix_fails 3 'optimizer faulty: no matrices today'
+# A crash in a plugin's step ends the rank by its signal, and a line names the plugin and the parameter, from any thread.
+crashes() { # crashes FAULT TEXT OPTION…: on one rank, which nobody watches; then on two
+  local fault=$1 text=$2 parameter='parameter "[a-z0-9._]*"' code=0
+  shift 2
+  # shellcheck disable=SC2086
+  "$TESSERA" train $gpt --quiet --optimizer "$faulty/optimizer_$fault.so" "$@" > out 2> err || code=$?
+  [ $code -gt 128 ] && grep -Eqx "tessera(\[0\])?: error: optimizer faulty: its ${text/PARAMETER/$parameter}" err || fail "$fault: $code, $(cat err)"
+  # shellcheck disable=SC2086
+  expect 5 "$TESSERA" train $gpt --quiet --optimizer "$faulty/optimizer_$fault.so" -n 2 "$@"
+  grep -Eqx "tessera\[[01]\]: error: optimizer faulty: its ${text/PARAMETER/$parameter}" err || fail "$fault on two ranks: $(cat err)"
+  grep -q 'tessera: error: rank [01] was killed by signal' err || fail "$fault on two ranks: $(cat err)"
+}
+if [ -z "$SANITIZE" ]; then # a sanitizer tells of a crash itself
+  ulimit -c 0
+  crashes step_crashes 'step of PARAMETER ended with signal 11 \(Segmentation fault\)'
+  crashes step_crashes 'step of PARAMETER ended with signal 11 \(Segmentation fault\)' --threads 4
+  [ "$(uname -m)" != x86_64 ] || crashes matrix_divides 'matrix of PARAMETER ended with signal 8 \(Floating point exception\)' --threads 3
+fi

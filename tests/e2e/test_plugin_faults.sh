@@ -96,6 +96,9 @@ comm apart_takes_turns 'apart_passes' 'a gather on the first communicator waits 
 comm apart_aborts_both 'apart_aborts' 'post on the first communicator gave TESS_E_ABORTED: comm faulty was aborted'
 comm apart_registers_one 'apart_registers' 'post on the first communicator gave TESS_E_INVALID: comm faulty: that memory is registered with another'
 comm apart_without_split 'apart_passes' 'claims TESS_COMM_APART, and cannot split'
+comm parts_misplaced 'parts_three_ranks' 'all_to_all_v (i32|f32|f64|bf16)>(i32|f32|f64|bf16) count [0-9]+: element [0-9]+ is'
+comm parts_too_long 'parts_three_ranks' '(all_to_all_v .* element [0-9]+ is|wrote beside recv, at)'
+comm parts_unchecked 'bad_calls' "(an all_to_all_v without recv_parts|parts longer than count|another part from itself than to itself) gave TESS_OK|$crash"
 comm register_writes_on_failure 'registered_memory' 'mem_register failed and wrote reg'
 
 # Dtypes.
@@ -136,6 +139,7 @@ optimizer kernel_with_other_states 'descriptions' 'names kernel 3, and its state
 optimizer states_alike 'descriptions' 'two states have the name momentum'
 optimizer describe_impure 'descriptions' 'describe says something else the second time'
 optimizer choice_unwritten 'descriptions' 'describe says something else the second time, or leaves a part unwritten'
+optimizer step_crashes 'cut_anywhere' "$crash"
 optimizer step_fails 'cut_anywhere' 'step of 1 elements gave TESS_E_DEVICE: no steps today'
 optimizer keeps_a_count 'cut_anywhere' 'cut: (the parameter has|state momentum has) other bits than in one piece'
 optimizer depends_on_cut 'cut_anywhere' 'state most has other bits than in one piece'

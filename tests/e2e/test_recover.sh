@@ -206,6 +206,7 @@ for comm in $comms; do for w in 2 3 4; do cases+=("any_rank $w $comm"); done; do
 cases+=(two_at_once "replicas none" under_run both_copies "replicas hybrid:2" unseen restarts adapters "stopped 2" "stopped '0 1'"
   stopped_for_a_moment stopped_smaller stopped_alone "smaller 1 '0 1' 4" "smaller 3 2 4 --accum 3 --steps 30"
   "smaller 2 1 4 --optimizer adamw8bit --steps 30" "smaller 2 1 4 --optimizer muon --steps 30" replaced_once
+  "smaller 2 1 4 --optimizer muon --groups 'embed.*:lr=0.001,schedule=constant;h.0.*:lr=0.004' --steps 30"
   "smaller 2 1 4 --precision wire8:compute=bf16,rounding=stochastic --offload cpu --accum 2 --steps 30" "thin hybrid:2"
   no_division no_memory)
 rows=$BUILD/tests/conformance/rows # a plugin with states of rows

@@ -44,6 +44,18 @@ trained "hybrid" 8 -n 4 --strategy hybrid:2
 without -n 3 --precision bf16 --clip 1
 trained "bf16, three ranks" 4 -n 3 --precision bf16 --clip 1
 
+# Copy engines do the gathers, and only these; without windows there are none, and an older NCCL has none.
+without -n 2
+TESSERA_NCCL_ENGINES=on trained "copy engines" 4 -n 2
+gathers=$(of 0 gathers-by-engines) all=$(of 0 collectives-in-windows)
+[ "$gathers" -gt 10 ] && [ "$gathers" -lt "$all" ] || fail "$gathers gathers by engines, of $all collectives in windows"
+trained "kernels" 4 -n 2
+[ "$(of 0 gathers-by-engines)" = 0 ] || fail "engines work where nobody asked for them"
+TESSERA_NCCL_ENGINES=on TESSERA_COMM=nccl expect 3 on_double "$TESSERA" train $gpt -n 2
+grep -q "nccl: TESSERA_NCCL_ENGINES=on needs TESSERA_NCCL_WINDOWS=on: copy engines work in windows" err || fail "$(cat err)"
+TESSERA_NCCL_ENGINES=on TESSERA_DOUBLE_NCCL_VERSION=22703 trained "an NCCL without engines" 4 -n 2
+grep -q "NCCL 2.27.3 has no gathers by copy engines, and kernels do them" err || fail "$(cat err)"
+
 # NCCL says that all is well and makes none, as where GPUs do not reach each other.
 rm -f calls
 TESSERA_NCCL_WINDOWS=on TESSERA_DOUBLE_NCCL_WINDOWS=none TESSERA_DOUBLE_LOG=calls expect 0 on_double "$TESSERA" train $gpt -n 2
@@ -71,7 +83,8 @@ cat >differs <<'S'
 if [ "$RANK" = 1 ]; then export $1=off; else export $1=on; fi
 exec "$2"
 S
-for variable in TESSERA_NCCL_WINDOWS TESSERA_NCCL_APART; do
+export TESSERA_NCCL_WINDOWS=on # which engines need
+for variable in TESSERA_NCCL_WINDOWS TESSERA_NCCL_APART TESSERA_NCCL_ENGINES; do
   TESSERA_DEVICE=cuda TESSERA_COMM=nccl expect 3 on_double "$TESSERA" run -n 2 -- bash differs $variable "$BUILD/tests/e2e/step_arena_probe"
   grep -q "nccl: rank 0 has $variable=on and rank 1 has off, expected the same" err || fail "$(cat err)"
 done

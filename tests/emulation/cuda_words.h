@@ -85,13 +85,28 @@ TESS_FN void ptx_multiply(float *c, const uint32_t *a, const uint32_t *b) {
     emulated_multiply(c, a, b, PTX_F16);
 }
 
-/* Lane i gets, of each matrix, elements 2 · (i mod 4) and the next of column i / 4. */
-static inline void ptx_read_turned(uint32_t *r, const uint16_t *row) {
-    const uint16_t *rows[16];
+TESS_FN float ptx_over(float x) {
+    return 1 / x;
+}
+
+/* Lane i gets, of each matrix, elements 2 · (i mod 4) and the next of row i / 4. */
+static inline void ptx_read(uint32_t *r, const uint16_t *row) {
+    const uint16_t *rows[32];
     unsigned lane = threadIdx.x % 32;
     emulated_look(row, 16);
     emulated_rows(row, rows);
-    for (unsigned m = 0; m < 2; m++) {
+    for (unsigned m = 0; m < 4; m++) {
+        const uint16_t *of = rows[8 * m + lane / 4] + lane % 4 * 2;
+        r[m] = of[0] | (uint32_t)of[1] << 16;
+    }
+}
+/* The same of column i / 4. */
+static inline void ptx_read_turned(uint32_t *r, const uint16_t *row) {
+    const uint16_t *rows[32];
+    unsigned lane = threadIdx.x % 32;
+    emulated_look(row, 16);
+    emulated_rows(row, rows);
+    for (unsigned m = 0; m < 4; m++) {
         const uint16_t *const *of = rows + 8 * m + lane % 4 * 2;
         r[m] = of[0][lane / 4] | (uint32_t)of[1][lane / 4] << 16;
     }
@@ -99,52 +114,45 @@ static inline void ptx_read_turned(uint32_t *r, const uint16_t *row) {
 
 /* ---- asynchronous copies ----------------------------------------------------------------------------- */
 struct emulated_copy {
-    uint16_t *to;
-    const uint16_t *from;
-    int bytes, group;
+    char *to;
+    const char *from;
+    int bytes, of;
 };
 static struct {
     emulated_copy copies[64];
-    int n, groups;
+    int n;
 } emulated_under_way[256]; /* of each thread */
 
 static inline void emulated_move(const emulated_copy *c) {
-    for (int i = 0; i < 8; i++)
-        c->to[i] = 2 * i < c->bytes ? c->from[i] : 0;
+    for (int i = 0; i < c->of; i++)
+        c->to[i] = (char)(i < c->bytes ? c->from[i] : 0);
 }
-static inline void ptx_copy(uint16_t *to, const uint16_t *from, int bytes) {
+static inline void emulated_start(void *to, const void *from, int bytes, int of) {
     auto *mine = &emulated_under_way[threadIdx.x];
-    emulated_copy c = { to, from, bytes, mine->groups };
-    emulated_look(to, 16);
-    emulated_look(from, 16);
+    emulated_copy c = { (char *)to, (const char *)from, bytes, of };
+    emulated_look(to, (unsigned)of);
+    emulated_look(from, (unsigned)of);
     if (!emulated_is_late()) {
         emulated_move(&c);
         return;
     }
     if (mine->n == 64)
         emulated_refuse("more copies under way than emulated");
-    for (int i = 0; i < 8; i++)
-        to[i] = 0xffff;
+    for (int i = 0; i < of; i++)
+        c.to[i] = (char)0xff;
     mine->copies[mine->n++] = c;
 }
-static inline void ptx_commit() {
-    emulated_under_way[threadIdx.x].groups++;
+static inline void ptx_copy(uint16_t *to, const uint16_t *from, int bytes) {
+    emulated_start(to, from, bytes, 16);
 }
-static inline void emulated_wait(int most) {
-    auto *mine = &emulated_under_way[threadIdx.x];
-    int left = 0;
-    for (int i = 0; i < mine->n; i++)
-        if (mine->copies[i].group < mine->groups - most)
-            emulated_move(&mine->copies[i]);
-        else
-            mine->copies[left++] = mine->copies[i];
-    mine->n = left;
-}
-static inline void ptx_wait_but_one() {
-    emulated_wait(1);
+static inline void ptx_copy_pair(float *to, const float *from, int bytes) {
+    emulated_start(to, from, bytes, 8);
 }
 static inline void ptx_wait_all() {
-    emulated_wait(0);
+    auto *mine = &emulated_under_way[threadIdx.x];
+    for (int i = 0; i < mine->n; i++)
+        emulated_move(&mine->copies[i]);
+    mine->n = 0;
 }
 static inline void emulated_ends() {
     if (emulated_under_way[threadIdx.x].n)

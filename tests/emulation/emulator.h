@@ -51,7 +51,7 @@ void emulated_look(const void *at, unsigned bytes);
 float emulated_shuffle_xor(float x, int apart);
 /** PTX's mma.m16n8k16 of bf16 or fp16. */
 void emulated_multiply(float *c, const uint32_t *a, const uint32_t *b, int f16);
-/** The rows that lanes 0 to 15 say. */
+/** The rows that the 32 lanes say. */
 void emulated_rows(const uint16_t *mine, const uint16_t **rows);
 #ifdef __cplusplus
 }

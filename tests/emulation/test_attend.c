@@ -114,22 +114,29 @@ static void expect_attention(problem *a) {
 static void attend(const shape *s) {
     static const int sizes[] = { 16, 32, 64, 96, 128 };
     uint64_t tokens = (uint64_t)s->batch * (uint64_t)s->time, ys = tokens * (uint64_t)(s->heads * s->size);
-    int tiles = (s->time + TILE_ROWS - 1) / TILE_ROWS, of = 0;
+    uint64_t rows = tokens * (uint64_t)s->heads;
+    int of = 0;
     char name[64], what[96];
     uint16_t *qkv = factors(tokens * width_of(s), 1, 2), *y = array(2 * ys), *dy = factors(ys, 1, 1);
     uint16_t *dqkv = array(2 * tokens * width_of(s));
-    float *lse = array(sizeof(float) * tokens * (uint64_t)s->heads), scale = (float)(1 / sqrt(s->size));
+    float *lse = array(sizeof(float) * tokens * (uint64_t)s->heads);
     ops_args_attend f = { .qkv = qkv, .y = y, .lse = lse, .batch = s->batch, .time = s->time, .heads = s->heads };
-    ops_args_attend_backward b = { .qkv = qkv, .y = y, .dy = dy, .lse = lse, .dqkv = dqkv, .batch = s->batch };
-    f.kv_heads = s->kv_heads, f.size = s->size, f.tiles = tiles, f.vector = s->size % 8 == 0, f.scale = scale;
-    b.time = s->time, b.heads = s->heads, b.kv_heads = s->kv_heads, b.size = s->size, b.tiles = tiles;
-    b.vector = f.vector, b.scale = scale, f.window = b.window = s->window, f.cap = b.cap = (float)s->cap;
+    ops_args_attend_sums sums = { y, dy, lse, array(2 * sizeof(float) * rows), (uint64_t)s->batch, (uint64_t)s->time };
+    ops_args_attend_backward b = { .qkv = qkv, .dy = dy, .rows = sums.rows, .dqkv = dqkv, .batch = s->batch };
+    sums.heads = (uint64_t)s->heads, sums.size = (uint64_t)s->size;
+    f.kv_heads = s->kv_heads, f.size = s->size, f.vector = s->size % 8 == 0;
+    b.time = s->time, b.heads = s->heads, b.kv_heads = s->kv_heads, b.size = s->size;
+    b.vector = f.vector, f.sight = b.sight = attend_sight_of(s->window, (float)(1 / sqrt(s->size)), (float)s->cap);
     while (sizes[of] < s->size)
         of++;
     snprintf(name, sizeof name, OPS_KERNEL_NAME(attend_) "%d", sizes[of]);
-    LAUNCH(name, f, s->batch * s->heads * tiles, TILE_THREADS);
+    LAUNCH(name, f, (uint64_t)(s->batch * s->heads) * attend_query_tiles(s->time, s->size), TILE_THREADS);
+    LAUNCH(OPS_KERNEL_NAME(attend_sums), sums, over(rows, OPS_ROWS_PER_BLOCK), OPS_BLOCK);
     snprintf(name, sizeof name, OPS_KERNEL_NAME(attend_backward_) "%d", sizes[of]);
-    LAUNCH(name, b, s->batch * (s->heads + s->kv_heads) * tiles, TILE_THREADS);
+    LAUNCH(name, b,
+           (uint64_t)s->batch * ((uint64_t)s->heads * attend_query_tiles(s->time, s->size) +
+                                 (uint64_t)s->kv_heads * attend_key_tiles(s->time)),
+           TILE_THREADS);
     snprintf(what, sizeof what, "%d heads of %d, time %d", s->heads, s->size, s->time);
     expect_doubles_bits(what, 1);
     expect_attention(&(problem){ s, qkv, y, dy, dqkv, lse, NULL });

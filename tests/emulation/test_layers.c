@@ -283,7 +283,7 @@ static void embed(uint64_t n, uint64_t w, int half) {
     b.dtable = floats(11 * w, 1), b.dposition = floats(17 * w, 1), b.time = 17, b.width = w, b.half = half;
     b.add_position = n > 1;
     OPS(embed, e, over(rows * w, 8 * OPS_BLOCK));
-    OPS(sort_ids, s, over(rows, OPS_BLOCK));
+    OPS(sort_ids, s, over(rows, OPS_SORT_ROWS));
     OPS(embed_slopes, b, over((rows + 17) * (w / ops_columns_of_thread(w)), OPS_BLOCK));
     compare(WHAT("%d rows of %d, half %d", (int)rows, (int)w, half));
 }

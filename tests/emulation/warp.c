@@ -80,7 +80,7 @@ typedef struct {
 
 static void do_rows(void *const lanes[LANES]) {
     for (int i = 0; i < LANES; i++)
-        for (int k = 0; k < 16; k++)
+        for (int k = 0; k < LANES; k++)
             ((of_rows *)lanes[i])->rows[k] = ((of_rows *)lanes[k])->mine;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* gpu_bench [BYTES]: device-cuda against the limits of the machine, measured in the same run: kernels against a copy in
- * the device's memory, pinned copies against the driver's own, and what the engine adds to a model's kernels. Prints
- * one line for each: "what value limit ratio unit". Options of the model come as for tessera train, from the
- * environment. */
+/* gpu_bench [BYTES | once]: device-cuda against the limits of the machine, measured in the same run: kernels against a
+ * copy in the device's memory, pinned copies against the driver's own, and what the engine adds to a model's kernels.
+ * Prints one line for each: "what value limit ratio unit". Options of the model come as for tessera train, from the
+ * environment. "once" is for a tool that looks at our kernels: gpu_bench.h. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +31,8 @@ typedef struct {
     double copy_bandwidth;
 } bench;
 
+int gpu_bench_once;
+
 double gpu_bench_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -45,7 +47,10 @@ double gpu_bench_median(double *x, int n) {
     return x[n / 2];
 }
 void gpu_bench_say(const char *what, double value, double limit, const char *unit) {
-    printf("%-34s %10.2f %10.2f %6.3f %s\n", what, value, limit, value / limit, unit);
+    if (gpu_bench_once)
+        puts(what);
+    else
+        printf("%-34s %10.2f %10.2f %6.3f %s\n", what, value, limit, value / limit, unit);
     fflush(stdout);
 }
 
@@ -344,7 +349,8 @@ static tess_status keep_current(const tess_cuda **out, CUdevice *device_out) {
 }
 
 int main(int argc, char **argv) {
-    uint64_t bytes = argc > 1 ? strtoull(argv[1], NULL, 0) : UINT64_C(1) << 30;
+    gpu_bench_once = argc > 1 && strcmp(argv[1], "once") == 0;
+    uint64_t bytes = gpu_bench_once ? UINT64_C(1) << 20 : argc > 1 ? strtoull(argv[1], NULL, 0) : UINT64_C(1) << 30;
     const tess_cuda *cu = NULL;
     CUdevice device;
     CUcontext popped;
@@ -353,7 +359,7 @@ int main(int argc, char **argv) {
     int is_current = status == TESS_OK;
     if (status == TESS_OK)
         status = measure_device(bytes);
-    if (status == TESS_OK)
+    if (status == TESS_OK && !gpu_bench_once)
         status = measure_overhead();
     if (is_current) {
         cu->cuCtxPopCurrent(&popped);

@@ -7,6 +7,8 @@
 
 #include "tools/models/ops.h"
 
+/** Each of our kernels once, for a tool that looks at them: no times, no product of cuBLAS, no engine. */
+extern int gpu_bench_once;
 double gpu_bench_now(void); /* seconds */
 double gpu_bench_median(double *x, int n);
 /** A line: the value, what bounds it, and their ratio. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What a decoder has beside GPT-2's layers: the loss, the embedding, Llama's rotation and SwiGLU. Each streams through
- * memory, and is held against a copy. */
+ * memory, and is held against a copy. The head's product is held against one of a vocabulary of whole eights. */
 #include "gpu_bench.h"
 
 #include <stdlib.h>
@@ -34,6 +34,19 @@ static tess_status run_loss(const void *bench) {
 static tess_status run_loss_of_few(const void *bench) {
     const ends *e = bench;
     return loss_of(e, e->chunk, FEW);
+}
+static tess_status logits_of(const ends *e, uint64_t classes) {
+    ops_factors f = { .rows = (int64_t)e->chunk, .columns = (int64_t)classes, .depth = WIDTH, .a = e->x };
+    f.b = e->table, f.y = e->logits, f.y_pitch = (int64_t)((classes + 7) / 8 * 8), f.turn_b = f.wide = 1;
+    return e->t->product(e->o, &f, e->scratch);
+}
+static tess_status run_logits(const void *bench) {
+    const ends *e = bench;
+    return logits_of(e, e->classes);
+}
+static tess_status run_logits_of_eights(const void *bench) {
+    const ends *e = bench;
+    return logits_of(e, e->classes / 8 * 8);
 }
 static ops_rows rows_of(const ends *e) {
     return (ops_rows){ e->rows, WIDTH, e->time };
@@ -80,6 +93,8 @@ static tess_status fill_ids(ends *e) {
 
 static tess_status obtain(ends *e) {
     uint64_t wide = e->rows * 2 * HIDDEN * sizeof(uint16_t), row = (e->classes + 7) / 8 * 8;
+    uint64_t product = e->t->product_need((int64_t)e->chunk, (int64_t)e->classes, WIDTH);
+    uint64_t embed = e->t->embed_backward_need(e->rows);
     struct {
         void *out;
         uint64_t bytes;
@@ -91,7 +106,7 @@ static tess_status obtain(ends *e) {
                 { &e->losses, e->o->t->cross_entropy_need(e->rows) },
                 { &e->table, e->classes * WIDTH * sizeof(uint16_t) },
                 { &e->position, e->time * WIDTH * sizeof(uint16_t) },
-                { &e->scratch, e->t->embed_backward_need(e->rows) },
+                { &e->scratch, product > embed ? product : embed },
                 { &e->stats, 2 * e->rows * sizeof(float) },
                 { &e->dtable, e->classes * WIDTH * sizeof(float) },
                 { &e->dposition, e->time * WIDTH * sizeof(float) },
@@ -143,11 +158,15 @@ static tess_status measure(const ends *e, double copy_bandwidth) {
                   { "rotation", run_rotation, 4 * rows * (QUERIES + KEYS) * SIZE },
                   { "SwiGLU", run_swiglu, 6 * rows * HIDDEN },
                   { "SwiGLU's backward", run_swiglu_backward, 12 * rows * HIDDEN } };
+    double seconds, flops = 2 * chunk * classes * WIDTH, eights;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        double seconds;
         TRY(gpu_bench_time(e->o, cases[i].run, e, &seconds));
         gpu_bench_say(cases[i].what, cases[i].bytes / seconds * 1e-9, copy_bandwidth * 1e-9, "GB/s");
     }
+    TRY(gpu_bench_time(e->o, run_logits_of_eights, e, &eights));
+    TRY(gpu_bench_time(e->o, run_logits, e, &seconds));
+    gpu_bench_say("logits of an odd vocabulary", flops / seconds * 1e-12, flops / eights * 1e-12,
+                  "TFLOP/s, against eights of it alone");
     return TESS_OK;
 }
 

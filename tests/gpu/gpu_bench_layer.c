@@ -140,6 +140,11 @@ static void close_layer(layer_bench *b) {
 /* ---- times ------------------------------------------------------------------------------------- */
 tess_status gpu_bench_time(ops *o, tess_status (*run)(const void *), const void *arg, double *out) {
     double seconds[ROUNDS];
+    if (gpu_bench_once) {
+        *out = 1;
+        TRY(run(arg));
+        return o->t->finish(o);
+    }
     for (int round = -2; round < ROUNDS; round++) {
         double begin = gpu_bench_now();
         for (int k = 0; k < REPEATS; k++)
@@ -152,20 +157,30 @@ tess_status gpu_bench_time(ops *o, tess_status (*run)(const void *), const void 
     return TESS_OK;
 }
 
+/* *rate: of a product alone, in TFLOP/s. */
+static tess_status measure_products(const layer_bench *b, double *rate) {
+    double seconds, flops = 2.0 * (double)b->rows.rows * 4 * WIDTH * WIDTH;
+    *rate = 1;
+    if (gpu_bench_once)
+        return TESS_OK;
+    TRY(gpu_bench_time(b->o, run_product, b, &seconds));
+    *rate = flops / seconds * 1e-12;
+    for (size_t i = 0; i < sizeof followed / sizeof *followed; i++) {
+        TRY(gpu_bench_time(b->o, followed[i].run, b, &seconds));
+        gpu_bench_say(followed[i].what, flops / seconds * 1e-12, *rate, "TFLOP/s, against the product alone");
+    }
+    return TESS_OK;
+}
+
 static tess_status measure(const layer_bench *b, double copy_bandwidth) {
-    double seconds, product, rows = (double)b->rows.rows, flops = 2.0 * rows * 4 * WIDTH * WIDTH;
+    double seconds, product, rows = (double)b->rows.rows;
     double attended = 2.0 * rows * (double)b->rows.time * WIDTH; /* causal: half of two products */
     for (size_t i = 0; i < sizeof streaming / sizeof *streaming; i++) {
         TRY(gpu_bench_time(b->o, streaming[i].run, b, &seconds));
         gpu_bench_say(streaming[i].what, streaming[i].bytes * rows * WIDTH / seconds * 1e-9, copy_bandwidth * 1e-9,
                       "GB/s");
     }
-    TRY(gpu_bench_time(b->o, run_product, b, &product));
-    product = flops / product * 1e-12;
-    for (size_t i = 0; i < sizeof followed / sizeof *followed; i++) {
-        TRY(gpu_bench_time(b->o, followed[i].run, b, &seconds));
-        gpu_bench_say(followed[i].what, flops / seconds * 1e-12, product, "TFLOP/s, against the product alone");
-    }
+    TRY(measure_products(b, &product));
     TRY(gpu_bench_time(b->o, run_attention, b, &seconds));
     gpu_bench_say("attention", attended / seconds * 1e-12, product, "TFLOP/s, against a product");
     TRY(gpu_bench_time(b->o, run_attention_backward, b, &seconds));
@@ -176,7 +191,7 @@ static tess_status measure(const layer_bench *b, double copy_bandwidth) {
 tess_status gpu_bench_layer(uint64_t bytes, double copy_bandwidth) {
     layer_bench b = { .o = NULL };
     int small = bytes < UINT64_C(1) << 28;
-    tess_status status = open_layer(&b, small ? 1 : 8, small ? 16 : 1024);
+    tess_status status = open_layer(&b, small ? 1 : 8, gpu_bench_once ? 200 : small ? 16 : 1024); /* 200: four tiles */
     if (status == TESS_OK)
         status = measure(&b, copy_bandwidth);
     close_layer(&b);

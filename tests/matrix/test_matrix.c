@@ -236,8 +236,9 @@ static void check_driver(const cell *c, const char *line) {
 static int run_toy(const cell *c, char *output, size_t capacity) {
     char mode[64], steps[16];
     snprintf(steps, sizeof steps, "%d", asked.steps);
-    snprintf(mode, sizeof mode, "%s%s%s%s%s", cell_is(c, API, "fused") ? "blocks-" : "", value(c, API),
-             cell_is(c, CLIP, "on") ? "-clip" : "", cell_is(c, GROUPS, "2") ? "-groups" : "", c->large ? "-large" : "");
+    snprintf(mode, sizeof mode, "%s%s%s%s%s%s", cell_is(c, API, "fused") ? "blocks-" : "", value(c, API),
+             cell_is(c, CLIP, "on") ? "-clip" : "", cell_is(c, GROUPS, "1") ? "" : "-groups",
+             cell_is(c, GROUPS, "rates") ? "-rates" : "", c->large ? "-large" : "");
     char *argv[] = { toy_path, mode, steps, NULL };
     set_environment(c);
     unlink(log_path);

@@ -4,8 +4,10 @@
  * (SIGKILL before it), "torn" (SIGKILL after half of it). "count" only counts; "slow" is every call, which takes
  * DISK_FAULT_MS longer. DISK_FAULT_OF: the one call that counts instead, "pread" too. DISK_FAULT_RANK: only on this
  * rank. DISK_FAULT_ONCE: a file that the first fault makes, so that no other process has one. DISK_FAULT_LOG gets a
- * line per call. Files outside DISK_FAULT_DIR are left alone. */
+ * line per call. Files outside DISK_FAULT_DIR are left alone. By io_uring: ring_faults.c. */
 #define _GNU_SOURCE
+#include "disk_faults.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +47,7 @@ static int is_meant(const char *call) {
     const char *of = getenv("DISK_FAULT_OF"), *only = getenv("DISK_FAULT_RANK"), *rank = getenv("RANK");
     if (only && (!rank || strcmp(only, rank) != 0))
         return 0;
-    return of ? strcmp(of, call) == 0 : strcmp(call, "pread") != 0;
+    return of ? strcmp(of, call) == 0 : strcmp(call, "pread") != 0 && strncmp(call, "ring", 4) != 0;
 }
 
 static int is_first(void) {
@@ -61,8 +63,7 @@ static void wait_for_disk(void) {
     usleep(1000 * (useconds_t)(ms ? atoi(ms) : 0));
 }
 
-/* What is to happen to this call; null: nothing. */
-static const char *fault_of(const char *call) {
+const char *disk_fault_of(const char *call) {
     const char *at = getenv("DISK_FAULT_AT"), *what = getenv("DISK_FAULT");
     if (!is_meant(call))
         return NULL;
@@ -79,8 +80,7 @@ static const char *fault_of(const char *call) {
     return what;
 }
 
-/* 0: go on; else the errno of the failure. */
-static int error_of(const char *fault) {
+int disk_fault_errno(const char *fault) {
     return !fault ? 0 : strcmp(fault, "full") == 0 ? ENOSPC : strcmp(fault, "broken") == 0 ? EIO : 0;
 }
 
@@ -91,7 +91,7 @@ static int fail_with(int error) {
 
 /* Past the cache: of whole sectors, as a disk would. */
 static size_t whole_sectors(int fd, size_t bytes) {
-    return fcntl(fd, F_GETFL) & O_DIRECT ? bytes / 512 * 512 : bytes;
+    return fcntl(fd, F_GETFL) & O_DIRECT ? bytes / DISK_SECTOR * DISK_SECTOR : bytes;
 }
 
 typedef ssize_t (*pwrite_fn)(int, const void *, size_t, off_t);
@@ -99,9 +99,9 @@ static ssize_t faulty_pwrite(int fd, const void *data, size_t bytes, off_t offse
     static pwrite_fn next;
     if (!next)
         *(void **)&next = dlsym(RTLD_NEXT, "pwrite64");
-    const char *fault = is_watched_file(fd) ? fault_of("pwrite") : NULL;
-    if (error_of(fault))
-        return fail_with(error_of(fault));
+    const char *fault = is_watched_file(fd) ? disk_fault_of("pwrite") : NULL;
+    if (disk_fault_errno(fault))
+        return fail_with(disk_fault_errno(fault));
     if (!fault)
         return next(fd, data, bytes, offset);
     ssize_t n = next(fd, data, whole_sectors(fd, bytes / 2 + 1), offset);
@@ -123,9 +123,9 @@ static ssize_t faulty_pread(int fd, void *data, size_t bytes, off_t offset) {
     static pread_fn next;
     if (!next)
         *(void **)&next = dlsym(RTLD_NEXT, "pread64");
-    const char *fault = is_watched_file(fd) ? fault_of("pread") : NULL;
-    if (error_of(fault))
-        return fail_with(error_of(fault));
+    const char *fault = is_watched_file(fd) ? disk_fault_of("pread") : NULL;
+    if (disk_fault_errno(fault))
+        return fail_with(disk_fault_errno(fault));
     if (fault && strcmp(fault, "end") == 0)
         return 0;
     return next(fd, data, fault ? whole_sectors(fd, bytes / 2) : bytes, offset);
@@ -144,8 +144,8 @@ __attribute__((visibility("default"))) int fsync(int fd) {
     static fsync_fn next;
     if (!next)
         *(void **)&next = dlsym(RTLD_NEXT, "fsync");
-    const char *fault = is_watched_file(fd) ? fault_of("fsync") : NULL;
-    return error_of(fault) ? fail_with(error_of(fault)) : next(fd);
+    const char *fault = is_watched_file(fd) ? disk_fault_of("fsync") : NULL;
+    return disk_fault_errno(fault) ? fail_with(disk_fault_errno(fault)) : next(fd);
 }
 
 typedef int (*rename_fn)(const char *, const char *);
@@ -153,6 +153,6 @@ __attribute__((visibility("default"))) int rename(const char *from, const char *
     static rename_fn next;
     if (!next)
         *(void **)&next = dlsym(RTLD_NEXT, "rename");
-    const char *fault = is_watched(from) ? fault_of("rename") : NULL;
-    return error_of(fault) ? fail_with(error_of(fault)) : next(from, to);
+    const char *fault = is_watched(from) ? disk_fault_of("rename") : NULL;
+    return disk_fault_errno(fault) ? fail_with(disk_fault_errno(fault)) : next(from, to);
 }

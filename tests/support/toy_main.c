@@ -97,11 +97,13 @@ typedef struct {
     tess_optimizer_options step;
     checks c;
     double loss;
+    int rates; /* a rate for each group, of each step: tess_optimizer_options.group_lr */
+    float group_lr[2];
 } training;
 
 static const tess_optimizer_group two_groups[] = { { 0.1f, 0 }, { 0, 0.5f } };
 
-/* "blocks-fused-clip-groups" and the environment */
+/* "blocks-fused-clip-groups-rates" and the environment */
 static void read_mode(training *r, const char *mode, const char *steps) {
     const char *accum = getenv("TESSERA_ACCUM"), *sync = getenv("TESSERA_SYNC");
     const char *optimizer = getenv("TESSERA_OPTIMIZER");
@@ -113,6 +115,7 @@ static void read_mode(training *r, const char *mode, const char *steps) {
     r->flags = (r->blocks ? TOY_BLOCKS : 0) | (strstr(mode, "groups") ? TOY_GROUPS : 0) |
                (strstr(mode, "fp32") ? TOY_FP32 : 0) | (strstr(mode, "large") ? TOY_LARGE : 0) |
                (strstr(mode, "stored") ? TOY_STORED : 0);
+    r->rates = strstr(mode, "rates") != NULL;
     r->steps = steps ? atoi(steps) : 3;
     r->accum = accum ? atoi(accum) : 1;
     r->at_end = sync && strcmp(sync, "end") == 0;
@@ -151,9 +154,17 @@ static uint32_t kind_of(const training *r, int k) {
     return TESS_PASS_TRAIN | (r->at_end && k < r->accum - 1 && k % 2 == 0 ? TESS_PASS_NO_SYNC : 0);
 }
 
+/* As schedules of their own: one group's rate falls, the other's begins at 0. */
+static void set_rates(training *r, int i) {
+    r->group_lr[0] = r->step.lr / (float)(1 + i);
+    r->group_lr[1] = r->step.lr * 0.5f * (float)i;
+    r->step.group_lr = r->rates ? r->group_lr : NULL;
+}
+
 static tess_status train_step(training *r, int i) {
     int W = tess_ranks(r->t), rank = tess_rank(r->t);
     tess_status s = TESS_OK;
+    set_rates(r, i);
     if (!r->m.skip)
         ledger_check_start(&r->c.step);
     for (int k = 0; !s && k < r->accum; k++) {

@@ -143,10 +143,13 @@ static Run alone(const O &o, double clip, int microbatches, int norm = LIBTORCHS
     keep_values(run, net);
     return run;
 }
+static std::vector<double> rates; // of groups; empty: the options' own
 static Run sharded(const tessera::Options &o, double clip) {
     Run run;
     Net net = make_net();
     tessera::Sharded optimizer(net, o);
+    if (!rates.empty())
+        optimizer.lr(rates);
     const int microbatches = optimizer.accumulate();
     for (int step = 0; step < 50; step++) {
         optimizer.zero_grad();
@@ -194,6 +197,34 @@ static void test_bits() {
     whole = false;
     now = "sgd, clipped by the exact norm";
     same(alone<torch::optim::SGD>(sgd, 0.5, 1, EXACT), sharded(options(sgd), 0.5));
+}
+
+/* A rate for each group is the options' rate times the group's factor, and wins over both; by the engine and by
+ * LibTorch. */
+static void test_rates() {
+    for (const char *by : { "sgd", "own" }) {
+        auto with = [&](double rate, double scale) {
+            tessera::Group biases;
+            biases.names = { "*.bias" }, biases.lr_scale = scale;
+            auto sgd = torch::optim::SGDOptions(rate).momentum(0.9).weight_decay(0.01);
+            return options(sgd).groups({ biases }).engine(engine(by));
+        };
+        now = by;
+        Run factors = sharded(with(0.05, 0.5), 0);
+        rates = { 0.05, 0.025 };
+        same(sharded(with(0.7, 3), 0), factors);
+        rates = { 0.05, 0.05 };
+        EXPECT(sharded(with(0.05, 1), 0).losses != factors.losses);
+        rates.clear();
+        Net net = make_net();
+        tessera::Sharded one(net, with(0.05, 1));
+        try {
+            one.lr(std::vector<double>{ 0.05 });
+            EXPECT(!"one rate for two groups is refused");
+        } catch (const tessera::Error &e) {
+            EXPECT(std::string(e.what()).find("1 rates, expected 2") != std::string::npos);
+        }
+    }
 }
 
 static void test_own() {
@@ -774,6 +805,7 @@ int main(int argc, char **argv) {
             return train(argc, argv);
         test_bits();
         test_own();
+        test_rates();
         test_rough();
         test_counted();
         test_booked();

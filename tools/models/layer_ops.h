@@ -112,8 +112,8 @@ typedef struct { /* a chunk of rows of logits, `pitch` apart; the first `count` 
 
 struct ops_layer_table {
     uint64_t (*product_need)(int64_t rows, int64_t columns, int64_t depth); /* bytes of workspace; [pure] */
-    /** One launch, and another for `again`. A third follows if the library of products does not support bias or
-     * GELU. */
+    /** One launch. Another follows with `through`, and if the library of products does not support bias or GELU. Sides
+     * that are no multiples of eight may take several. */
     tess_status (*product)(ops *, const ops_factors *, void *workspace);
     tess_status (*norm)(ops *, const ops_norm *);
     tess_status (*norm_backward)(ops *, const ops_norm_backward *);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/plugins/plugin_takes.h"
 #include "tools/support/options.h"
 #include "tools/support/say.h"
 #include <tessera/tessera.h>
@@ -134,7 +135,8 @@ static tess_status read_optimizer(train_settings *s) {
         TRY(tool_option_real(keys[i], values[i]));
     if (s->lr < 0 || s->momentum < 0 || s->weight_decay < 0 || s->clip < 0)
         return tess_fail(TESS_E_INVALID, "TESSERA_LR, _MOMENTUM, _WEIGHT_DECAY or _CLIP is negative");
-    if (s->momentum > 0 && strncmp(s->optimizer, "ada", 3) == 0)
+    if (s->momentum > 0 && (strcmp(s->optimizer, "adadelta") == 0 || strcmp(s->optimizer, "adam") == 0 ||
+                            strcmp(s->optimizer, "adamw") == 0))
         return tess_fail(TESS_E_INVALID, "momentum is set, but only sgd has one and the optimizer is %s", s->optimizer);
     return TESS_OK;
 }
@@ -161,6 +163,30 @@ static tess_status read_moments(train_settings *s) {
             return tess_fail(TESS_E_INVALID, "%s is %g, expected a number above 0 and below 1", rows[i].key,
                              *rows[i].value);
     }
+    return TESS_OK;
+}
+
+/* A plugin may say which numbers it takes. One that the user gives and it does not take would change nothing. */
+static tess_status check_taken(const train_settings *s) {
+    static const char *const builtin[] = { "sgd", "adam", "adamw", "adadelta", NULL };
+    static const struct {
+        const char *key;
+        uint64_t bit;
+    } rows[] = { { "momentum", TESS_TAKES_MOMENTUM },
+                 { "beta1", TESS_TAKES_BETA1 },
+                 { "beta2", TESS_TAKES_BETA2 },
+                 { "eps", TESS_TAKES_EPS } };
+    uint64_t given = 0, takes;
+    for (int i = 0; i < 4; i++)
+        given |= tool_option_text(rows[i].key) ? rows[i].bit : 0;
+    for (int i = 0; builtin[i]; i++)
+        if (strcmp(s->optimizer, builtin[i]) == 0)
+            return TESS_OK;
+    takes = given ? plugin_optimizer_takes(s->optimizer) : 0;
+    for (int i = 0; takes && i < 4; i++)
+        if (given & ~takes & rows[i].bit)
+            return tess_fail(TESS_E_INVALID, "%s is set, but the optimizer %s does not take it", rows[i].key,
+                             s->optimizer);
     return TESS_OK;
 }
 
@@ -324,6 +350,7 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     TRY(read_length(&s));
     TRY(read_optimizer(&s));
     TRY(read_moments(&s));
+    TRY(check_taken(&s));
     TRY(read_schedule(&s));
     TRY(read_guard(&s));
     TRY(read_sample(&s));

@@ -34,7 +34,7 @@ typedef struct {
     double now, cores;                                                     /* cores of this rank, 0: no limit */
     int32_t last;                                                          /* span: the engine's latest */
     int32_t *gather, *reduce, *fetched, *on_host, *offload[2], *reload[2]; /* tickets by group or block; 0: none */
-    int32_t *states, *staged; /* on their way from or to a store; 1: a shard has memory to come from there */
+    int32_t *states, *grads, *staged; /* on their way from or to a store; 1: a shard has memory to come from there */
     int32_t *tickets;
     const tess__program *program;
     int32_t microbatch;
@@ -218,10 +218,6 @@ static double kernel_seconds(const sim *s, int rate, double bytes) {
     return bytes > 0 ? over(bytes, per * threads(s)) + m->kernel_seconds : 0;
 }
 
-static double bytes_of(uint64_t elems, uint32_t dtype) {
-    return (double)elems * tess_dtype_bytes(dtype);
-}
-
 static double scope_seconds(const sim *s, const tess__event *e) {
     int back = e->type == TESS__BACKWARD_BEGIN;
     int32_t block = s->in->model->scopes[e->scope].block;
@@ -238,7 +234,8 @@ static double share(int32_t ranks) {
 }
 
 static int same_case(const machine_collective *c, const char *comm, uint32_t op, int32_t ranks) {
-    return c->op == op && c->ranks == ranks && (!comm || strcmp(c->comm, comm) == 0);
+    return c->op == (op == TESS_ALL_TO_ALL_V ? TESS_ALL_TO_ALL : op) && c->ranks == ranks &&
+           (!comm || strcmp(c->comm, comm) == 0);
 }
 
 /* Ranks nearest to `members` for which this operation was measured; 0: none. */
@@ -252,8 +249,7 @@ static int32_t nearest_ranks(const machine_desc *m, const char *comm, uint32_t o
     return best;
 }
 
-/* Interpolates linearly from one measured size to the next. Beyond the largest, time grows in proportion; below the
- * smallest, it is the smallest one's. */
+/* Interpolates between measured sizes. Above the largest, time grows in proportion; below the smallest it stays. */
 static double interpolated_seconds(const machine_desc *m, const char *comm, uint32_t op, int32_t ranks, double bytes,
                                    double *cpu) {
     const machine_collective *below = NULL, *above = NULL;
@@ -322,9 +318,11 @@ static int line_of(const sim *s, int which) {
 }
 
 /* Returns the total bytes of a gather, reduce-scatter or all-to-all, one rank's part times the ranks; else the buffer's
- * bytes. */
-static uint64_t collective_bytes(const tess__planned_collective *c) {
+ * bytes. With parts of their own lengths, those of equal parts in which as many move as on the rank that moves most. */
+static uint64_t collective_bytes(const sim *s, const tess__instr *in, const tess__planned_collective *c) {
     int parts = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_TO_ALL;
+    if (c->op == TESS_ALL_TO_ALL_V && c->members > 1)
+        return (uint64_t)((double)s->in->layout->groups[in->index].moved_elems * 4 / share(c->members));
     return c->count * tess_dtype_bytes(c->send_dtype) * (uint64_t)(parts ? c->members : 1);
 }
 
@@ -332,7 +330,7 @@ static tess_status post_collective(sim *s, const tess__instr *in, int32_t *ticke
     const tess__planned_collective *c = &s->program->collectives[in->collective];
     int32_t stride = c->which == TESS__REPLICA ? s->in->setup->shard_ranks : 1;
     double cpu, seconds = simulate_collective(s->in->machine, s->in->comm, c->op, c->members,
-                                              per_node(s, c->members, stride), collective_bytes(c), &cpu);
+                                              per_node(s, c->members, stride), collective_bytes(s, in, c), &cpu);
     return post_job(s, line_of(s, c->which), TESS__TRACK_COMM, in, seconds, seconds > 0 ? cpu / seconds : 0, ticket);
 }
 
@@ -369,15 +367,6 @@ static tess_status reduce_group(sim *s, const tess__instr *in) {
     return post_collective(s, in, &s->reduce[g]);
 }
 
-/* Reads the gradient, updates the master and every state, writes the copy. That in fp16 is a cast, which reads the
- * master. */
-static double optimizer_bytes(const tess__group *g) {
-    double cast = g->compute == TESS_F16 ? (double)g->shard_elems * 4 : 0;
-    double copy = g->low_copy ? bytes_of(g->shard_elems, g->compute) + cast : 0;
-    return (double)tess__shard_grad_bytes(g) + copy + (double)g->shard_elems * 8 +
-           2 * (double)tess__states_of(g, g->shard_elems);
-}
-
 /* The sum over microbatches of one shard: the part is read, the sum read and written. */
 static double sum_bytes(const sim *s, const tess__group *g) {
     return (double)g->shard_elems * 4 * (s->in->setup->accum == 1 || sums_at_end(s) ? 2 : 3);
@@ -408,11 +397,16 @@ static tess_status fetch_group(sim *s, const tess__instr *in) {
                     &s->fetched[in->index]);
 }
 
-static tess_status move_stored(sim *s, const tess__instr *in) {
-    const tess__group *g = &s->in->layout->groups[in->index];
-    double seconds = simulate_disk_seconds(s->in, simulate_stored_states(g) + simulate_stored_params(g));
-    return post_job(s, DISK, in->op == TESS__STATES_FETCH ? TESS__TRACK_UP : TESS__TRACK_DOWN, in, seconds, 0,
-                    &s->states[in->index]);
+/* A microbatch reads one sum and writes one. The last of several reads more; the first reads none. */
+static tess_status stored_instr(sim *s, const tess__instr *in) {
+    int fetch = in->op == TESS__STATES_FETCH || in->op == TESS__GRAD_FETCH, grad = in->op >= TESS__GRAD_FETCH;
+    int none = grad && fetch && (s->program->kind & 15) == TESS_PASS_TRAIN && s->microbatch == 0;
+    int32_t *ticket = grad ? &s->grads[in->index] : &s->states[in->index];
+    if (!fetch && in->op != TESS__STATES_STORE && in->op != TESS__GRAD_STORE)
+        return wait_for_job(s, DISK, in, ticket);
+    return post_job(s, DISK, fetch ? TESS__TRACK_UP : TESS__TRACK_DOWN, in,
+                    none ? 0 : simulate_disk_seconds(s->in, simulate_stored_bytes(s->in->layout, in->index, grad)), 0,
+                    ticket);
 }
 
 /* The engine's thread posts it and waits at once. */
@@ -449,8 +443,14 @@ static tess_status matrices_instr(sim *s, const tess__instr *in) {
     case TESS__MATRIX: return run_work(s, in, NULL, over(2.0 * 5 * 3 * most, rate));
     case TESS__RETURN: return post_collective(s, in, &s->reduce[in->index]);
     case TESS__RETURN_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD_SUMS), in, &s->reduce[in->index]);
-    default: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, 0.7 * optimizer_bytes(&s->in->layout->groups[in->index]));
+    default:
+        return on_shard(s, in, MACHINE_RATE_OPTIMIZER,
+                        0.7 * simulate_optimizer_bytes(&s->in->layout->groups[in->index]));
     }
+}
+
+static tess_status beside_instr(sim *s, const tess__instr *in) {
+    return in->op < TESS__STATES_FETCH ? matrices_instr(s, in) : stored_instr(s, in);
 }
 
 /* An audit's turn comes once in so many passes: a share of its time in each. */
@@ -458,7 +458,7 @@ static tess_status audit_instr(sim *s, const tess__instr *in) {
     const tess__planned_collective *c = &s->program->collectives[in->collective];
     int32_t scope = s->in->model->blocks[in->index].scope;
     double seconds = simulate_collective(s->in->machine, s->in->comm, c->op, c->members, per_node(s, c->members, 1),
-                                         collective_bytes(c), NULL);
+                                         collective_bytes(s, in, c), NULL);
     if (in->op == TESS__AUDIT && s->in->costs)
         seconds += simulate_call_seconds(s->in, scope, 0) +
                    (in->flags & TESS__OF_BACKWARD ? simulate_call_seconds(s->in, scope, 1) : 0);
@@ -496,7 +496,7 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_NORM, (double)l->groups[i].shard_elems * 4));
     case TESS__NORM_REDUCE:
     case TESS__SHARE_BUFFERS: return post_and_wait(s, in);
-    case TESS__OPTIMIZE: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, optimizer_bytes(&l->groups[i]));
+    case TESS__OPTIMIZE: return on_shard(s, in, MACHINE_RATE_OPTIMIZER, simulate_optimizer_bytes(&l->groups[i]));
     case TESS__PREFETCH: return fetch_group(s, in);
     case TESS__PREFETCH_WAIT: return wait_for_job(s, UP, in, &s->fetched[i]);
     case TESS__HOST_WAIT: return wait_for_job(s, DOWN, in, &s->on_host[i]);
@@ -506,11 +506,7 @@ static tess_status run_instr(sim *s, const tess__instr *in) {
     case TESS__RELOAD_WAIT: return wait_for_job(s, UP, in, &s->reload[output][i]);
     case TESS__AUDIT_SEND:
     case TESS__AUDIT: return audit_instr(s, in);
-    case TESS__STATES_FETCH:
-    case TESS__STATES_STORE: return move_stored(s, in);
-    case TESS__STATES_FETCH_WAIT:
-    case TESS__STATES_STORE_WAIT: return wait_for_job(s, DISK, in, &s->states[i]);
-    default: return in->op >= TESS__UPDATE_MAKE ? matrices_instr(s, in) : TESS_OK; /* no time to speak of */
+    default: return in->op < TESS__UPDATE_MAKE ? TESS_OK : beside_instr(s, in); /* no time to speak of */
     }
 }
 
@@ -574,13 +570,14 @@ tess_status simulate_step(const simulation *in, simulated_step *out) {
     simulated_step own = { 0 };
     sim s = { .in = in, .out = &own, .last = -1 };
     s.cores = in->machine->cores / simulate_ranks_of_node(in);
-    s.tickets = calloc((size_t)n * 10 + 1, sizeof *s.tickets);
+    int32_t **tables[] = { &s.gather,    &s.reduce,    &s.fetched, &s.on_host, &s.offload[0], &s.offload[1],
+                           &s.reload[0], &s.reload[1], &s.states,  &s.grads,   &s.staged };
+    const size_t n_tables = sizeof tables / sizeof *tables;
+    s.tickets = calloc((size_t)n * n_tables + 1, sizeof *s.tickets);
     if (!s.tickets)
         return tess_fail(TESS_E_NOMEM, "no memory to simulate a step");
-    int32_t **tables[] = { &s.gather,     &s.reduce,    &s.fetched,   &s.on_host, &s.offload[0],
-                           &s.offload[1], &s.reload[0], &s.reload[1], &s.states,  &s.staged };
-    for (int i = 0; i < 10; i++)
-        *tables[i] = s.tickets + (size_t)i * (size_t)n;
+    for (size_t i = 0; i < n_tables; i++)
+        *tables[i] = s.tickets + i * (size_t)n;
     tess_status status = run_programs(&s);
     for (int i = 0; i < N_QUEUES; i++)
         free(s.queues[i].jobs);

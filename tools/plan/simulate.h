@@ -79,4 +79,17 @@ static inline double simulate_stored_params(const tess__group *g) {
 static inline double simulate_stored_states(const tess__group *g) {
     return g->state_rest.stored ? (double)tess__states_of(g, g->shard_elems) : 0;
 }
+/* Counts its gradient, or else its states and parameters. */
+static inline double simulate_stored_bytes(const tess__layout *l, int32_t group, int grad) {
+    const tess__group *g = &l->groups[group];
+    return grad ? (double)tess__shard_grad_bytes(g) : simulate_stored_states(g) + simulate_stored_params(g);
+}
+/* Reads the gradient, updates the master and every state, writes the copy. That in fp16 is a cast, which reads the
+ * master. */
+static inline double simulate_optimizer_bytes(const tess__group *g) {
+    double cast = g->compute == TESS_F16 ? (double)g->shard_elems * 4 : 0;
+    double copy = g->low_copy ? (double)tess_dtype_span(g->compute, g->shard_elems) + cast : 0;
+    return (double)tess__shard_grad_bytes(g) + copy + (double)g->shard_elems * 8 +
+           2 * (double)tess__states_of(g, g->shard_elems);
+}
 #endif

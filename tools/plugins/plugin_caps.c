@@ -29,7 +29,7 @@ static void tell_comm(const tess_comm_ops *ops, void *ctx, each_fn each, void *u
     static const char *const flags[] = { "thread_multiple", "stream_ordered", "abort", "split", NULL,
                                          "batch",           "tree_order" };
     static const char *const operations[] = { NULL,        "all_gather", "reduce_scatter", "all_reduce",
-                                              "broadcast", "all_to_all", "barrier" };
+                                              "broadcast", "all_to_all", "barrier",        "all_to_all_v" };
     static const char *const reductions[] = { NULL, "sum", "min", "max" };
     tess_comm_caps caps = { .struct_size = sizeof caps };
     if (ops->query(ctx, NULL, &caps) != TESS_OK)

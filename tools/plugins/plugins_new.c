@@ -45,6 +45,15 @@ static const struct kind of_matrices = {
     "`TESSERA_@VARIABLE@_BETA=0.95` sets how much the momentum keeps; so does `:beta=0.95` behind the name."
 };
 
+/* `--grain row` */
+static const struct kind of_rows = {
+    "optimizer", "SOURCES plugin.c KIT", "-n 1",
+    "| `plugin.c` | which parameters are stepped row by row, and what a step makes of whole rows |\n",
+    "`TESSERA_@VARIABLE@_BETA=0.95` sets how much the momentum keeps; so does `:beta=0.95` behind the name. `beta2` is "
+    "of the "
+    "rows' second moments."
+};
+
 /* The last lines of test.sh. */
 static const char run_plain[] = "\"$tessera\" train mnist @RANKS@ --steps 3 --quiet --@KIND@ \"$plugin\"\n";
 static const char run_twice[] =
@@ -258,11 +267,11 @@ static int read_grain(int *argc, char **argv, const char **grain) {
         else if (++i < *argc)
             *grain = argv[i];
         else
-            return refuse(TOOL_USAGE, "--grain needs a value%s%s", "", ", element or matrix");
+            return refuse(TOOL_USAGE, "--grain needs a value%s%s", "", ", element, row or matrix");
     }
     *argc = n;
-    if (*grain && strcmp(*grain, "element") != 0 && strcmp(*grain, "matrix") != 0)
-        return refuse(TOOL_USAGE, "--grain is '%s'%s", *grain, ", expected element or matrix");
+    if (*grain && strcmp(*grain, "element") != 0 && strcmp(*grain, "row") != 0 && strcmp(*grain, "matrix") != 0)
+        return refuse(TOOL_USAGE, "--grain is '%s'%s", *grain, ", expected element, row or matrix");
     return TOOL_OK;
 }
 
@@ -273,6 +282,9 @@ static int choose_template(project *p, const char *grain) {
     if (grain && strcmp(grain, "matrix") == 0) {
         p->kind = &of_matrices;
         p->folder = "optimizer-matrix";
+    } else if (grain && strcmp(grain, "row") == 0) {
+        p->kind = &of_rows;
+        p->folder = "optimizer-row";
     }
     return TOOL_OK;
 }

@@ -48,7 +48,7 @@ extern "C" {
 #endif
 
 #define TESS_ABI_MAJOR 1
-#define TESS_ABI_MINOR 2 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 3 /* append-only; a break makes new *_v2 symbols */
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
 #define TESS_CAN(type, table, slot) (TESS_HAS(type, table, slot) && (table)->slot)
@@ -73,7 +73,8 @@ enum { TESS_U8 = 1, TESS_I8, TESS_I32, TESS_I64, TESS_F16, TESS_BF16, TESS_F32, 
 enum { TESS_Q8_BLOCK = 256, TESS_Q8_BYTES = TESS_Q8_BLOCK + 4 /* of a block, a short one too */ };
 enum { TESS_SUM = 1, TESS_MIN, TESS_MAX };
 enum { TESS_MEM_HOST = 1, TESS_MEM_PINNED, TESS_MEM_CUDA, TESS_MEM_SHM };
-enum { TESS_ALL_GATHER = 1, TESS_REDUCE_SCATTER, TESS_ALL_REDUCE, TESS_BROADCAST, TESS_ALL_TO_ALL, TESS_BARRIER };
+enum { TESS_ALL_GATHER = 1, TESS_REDUCE_SCATTER, TESS_ALL_REDUCE, TESS_BROADCAST, TESS_ALL_TO_ALL, TESS_BARRIER,
+       TESS_ALL_TO_ALL_V /* Since 1.3: parts have lengths of their own. Optional: op_mask says who offers it */ };
 
 /* Identity. No pointers: read from the file's own section before any of its code runs. 128 bytes, frozen.
  * struct_size: 128 or more. abi_major, abi_minor: TESS_ABI_MAJOR and _MINOR of the header it was built with.
@@ -251,6 +252,7 @@ typedef struct {
  *   broadcast       send: count on root; recv: count on the others.           In place: send == recv.
  *   all_to_all      send: nranks * count, by receiver; recv: by sender.       Never in place.
  *   barrier         count 0.
+ *   all_to_all_v    send: the parts for rank 0, 1, …, one behind the other; recv: those of them.  Never in place.
  * In place needs send_dtype == recv_dtype; apart from that send and recv do not overlap, and post refuses it with
  * TESS_E_INVALID. Count 0 is valid and still takes
  * part. MIN and MAX have scale 1 and no add; integers have scale 1. NaN in MIN or MAX gives NaN. */
@@ -260,7 +262,9 @@ typedef struct {
     uint32_t send_mem, recv_mem;
     const void *send;
     void *recv;
-    uint64_t count; /* all_gather, reduce_scatter, all_to_all: of one rank's block; broadcast, all_reduce: of the whole */
+    /* all_gather, reduce_scatter, all_to_all: of one rank's block; broadcast, all_reduce: of the whole; all_to_all_v: no rank
+     * sends or receives more in all, and need goes by it */
+    uint64_t count;
     double scale;   /* of reductions; 1 for none, never 0 */
     int32_t root;
     tess_stream after; /* start when this stream has come this far; all zero: now */
@@ -268,6 +272,9 @@ typedef struct {
     void *scratch; /* device_bytes that need asked for, the call's own until its end */
     uint64_t scratch_bytes;
     uint64_t seq, tag; /* tag: hash of the program's instruction; a backend that can compares it across ranks */
+    /* all_to_all_v, else null; nranks each, and valid until the request has ended: elements for each receiver, and from each
+     * sender. What one rank sends another is what that one expects. */
+    const uint64_t *send_parts, *recv_parts;
 } tess_collective;
 typedef struct {
     uint32_t struct_size;
@@ -557,7 +564,7 @@ typedef struct {
 /* ---- offload: where things rest; the core moves them, and steps there -------------------------- */
 enum { TESS_REGION_MASTER = 1, TESS_REGION_GRAD, TESS_REGION_STATE, TESS_REGION_ACTIVATION };
 enum { TESS_REST_DEVICE = 1, TESS_REST_HOST /* a slice of the core's host arena */,
-       TESS_REST_STORE /* Since 1.2: of its own store. For MASTER and STATE, of a device that is the host */ };
+       TESS_REST_STORE /* Since 1.2: of its own store. Not for ACTIVATION; of a device that is the host */ };
 typedef struct {
     uint32_t struct_size, region, dtype, index; /* index: which state; GRAD: from 1 partial sums; MASTER: 1 its copy */
     int32_t unit, group;                        /* -1: activations */
@@ -686,6 +693,9 @@ typedef struct {
     const float *clip;   /* the device's memory */
     int64_t *not_finite; /* as in tess_optimizer: null, or where the device notes a step whose results are not all finite */
 } tess_device_piece;
+/* Since 1.3. Numbers of tess_optimizer_piece that an optimizer takes, the kernels that it names included. */
+enum { TESS_TAKES_LR = 1 /* and weight_decay */, TESS_TAKES_MOMENTUM = 2, TESS_TAKES_BETA1 = 4, TESS_TAKES_BETA2 = 8, TESS_TAKES_EPS = 16,
+       TESS_TAKES_RHO = 32 };
 enum { TESS_STEPS_MOMENTUM = 1 /* the program's steps come with a momentum (tess_options.momentum) */ };
 typedef struct {
     uint32_t struct_size;
@@ -712,6 +722,7 @@ typedef struct {
      * the call. No allocation. TESS_E_INVALID as in step; TESS_E_DEVICE. */
     tess_status (*device_step)(void *opened, const tess_device_piece *, const tess_stream *, tess_error *);
     void (*device_close)(void *opened); /* when the stream's work is done, before close */
+    uint64_t takes; /* TESS_TAKES_…: the command refuses other numbers. Default, and 0: not said, so that none is refused */
 } tess_optimizer_ops;
 
 /* ---- layout, pinned ----------------------------------------------------------------------------- */
@@ -732,7 +743,7 @@ TESS_PIN(tess_alloc_request, 48, device, 20, align, 40);
 TESS_PIN(tess_host, 120, max_helper_threads, 92, profiler, 112);
 TESS_PIN(tess_comm_config, 40, local_rank, 12, timeout_ns, 32);
 TESS_PIN(tess_comm_caps, 104, mem_mask, 20, wire_id, 40);
-TESS_PIN(tess_collective, 136, count, 48, tag, 128);
+TESS_PIN(tess_collective, 152, count, 48, recv_parts, 144);
 TESS_PIN(tess_comm_ops, 168, abort, 72, mem_share, 160);
 TESS_PIN(tess_device_info, 160, numa_node, 32, id, 108);
 TESS_PIN(tess_segment, 32, lr, 4, momentum, 28);
@@ -758,7 +769,7 @@ TESS_PIN(tess_grain, 208, kernel, 12, scratch_bytes, 200);
 TESS_PIN(tess_optimizer_piece, 160, step, 32, phase, 152);
 TESS_PIN(tess_optimizer_matrix, 152, step, 40, pool, 144);
 TESS_PIN(tess_device_piece, 32, piece, 8, not_finite, 24);
-TESS_PIN(tess_optimizer_ops, 64, close, 8, device_close, 56);
+TESS_PIN(tess_optimizer_ops, 72, close, 8, takes, 64);
 #undef TESS_PIN
 #endif
 

@@ -62,7 +62,10 @@ class Sharded {
     /** The norm of the averaged gradients; the next step clips to `most`. */
     double clip_grad_norm_(double most) { return state_->clip_to(most); }
     /** The rate of the steps to come. Local. */
-    void lr(double rate) { state_->options.lr_ = rate; }
+    void lr(double rate) { state_->options.lr_ = rate, state_->rates.clear(); }
+    /** A rate for each group: first for parameters in none, then for options.groups() in order, whose lr_scale is not
+     * read then. Local. */
+    void lr(const std::vector<double> &rates) { state_->set_rates(rates); }
     int32_t rank() const { return state_->info.rank; }
     int32_t ranks() const { return state_->info.ranks; }
     /** Passes per step, and the global number of this rank's microbatch k: tess_microbatch. Local. */

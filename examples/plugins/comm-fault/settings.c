@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "settings.h"
 
-#define OPS "any|all_gather|reduce_scatter|all_reduce|broadcast|all_to_all|barrier"
+#define OPS "any|all_gather|reduce_scatter|all_reduce|broadcast|all_to_all|barrier|all_to_all_v"
 enum {
     OPTION_DELAY,
     OPTION_DROP,
@@ -28,7 +28,7 @@ TESS_OPTIONS(options) = {
 
 const char *settings_op_name(uint32_t op) {
     static const char *const words[] = { "any",       "all_gather", "reduce_scatter", "all_reduce",
-                                         "broadcast", "all_to_all", "barrier" };
+                                         "broadcast", "all_to_all", "barrier",        "all_to_all_v" };
     return op < sizeof words / sizeof words[0] ? words[op] : "?";
 }
 

@@ -196,6 +196,7 @@ static const tess_optimizer_ops ops = {
     .describe = shampoo_describe,
     .step = shampoo_step,
     .matrix = shampoo_matrix,
+    .takes = TESS_TAKES_LR | TESS_TAKES_BETA1 | TESS_TAKES_BETA2 | TESS_TAKES_EPS,
 };
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {

@@ -132,6 +132,53 @@ static void reduce(const tess_comm *x, const tess_collective *c, uint64_t first)
 
 /* ---- one collective ---------------------------------------------------------------------------- */
 
+/* Bytes before a rank's part, and of all with rank n. */
+static uint64_t before(const tess_collective *c, const uint64_t *parts, int rank) {
+    uint64_t elems = 0;
+    for (int r = 0; r < rank; r++)
+        elems += parts[r];
+    return elems * bytes_of(c->send_dtype);
+}
+
+/* The board has where each part begins, then the parts. */
+static void put_parts(const tess_comm *x, const tess_collective *c, unsigned char *board) {
+    for (int r = 0; r < x->n; r++) {
+        const uint64_t at = before(c, c->send_parts, r);
+        memcpy(board + 8 * r, &at, 8);
+    }
+    if (before(c, c->send_parts, x->n))
+        memcpy(board + 8 * x->n, c->send, before(c, c->send_parts, x->n));
+}
+
+static void take_parts(const tess_comm *x, const tess_collective *c) {
+    for (int r = 0; r < x->n; r++) {
+        const unsigned char *board = x->b->of[r].bytes;
+        uint64_t at, bytes = c->recv_parts[r] * bytes_of(c->send_dtype);
+        memcpy(&at, board + 8 * x->rank, 8);
+#ifdef FAULT_PARTS_MISPLACED
+        at = 0;
+#endif
+#ifdef FAULT_PARTS_TOO_LONG
+        bytes += bytes_of(c->send_dtype);
+#endif
+        if (bytes)
+            memcpy((unsigned char *)c->recv + before(c, c->recv_parts, r), board + 8 * x->n + at, bytes);
+    }
+}
+
+static int parts_fit(const tess_comm *x, const tess_collective *c) {
+    const char *send = c->send, *recv = c->recv;
+    const uint64_t most = c->count * bytes_of(c->send_dtype);
+    if (!c->count)
+        return 1;
+#ifndef FAULT_PARTS_UNCHECKED
+    if (!c->send_parts || !c->recv_parts || c->send_parts[x->rank] != c->recv_parts[x->rank] ||
+        before(c, c->send_parts, x->n) > most || before(c, c->recv_parts, x->n) > most)
+        return 0;
+#endif
+    return !(send < recv + before(c, c->recv_parts, x->n) && recv < send + before(c, c->send_parts, x->n));
+}
+
 static uint64_t sent_bytes(const tess_comm *x, const tess_collective *c) {
     uint64_t blocks = c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_TO_ALL ? (uint64_t)x->n : 1;
     return c->op == TESS_BARRIER ? 0 : blocks * c->count * bytes_of(c->send_dtype);
@@ -140,6 +187,8 @@ static uint64_t sent_bytes(const tess_comm *x, const tess_collective *c) {
 static void finish(const tess_comm *x, const tess_collective *c) {
     uint64_t block = c->count * bytes_of(c->send_dtype);
     int n = x->n;
+    if (c->op == TESS_ALL_TO_ALL_V && c->count)
+        take_parts(x, c);
 #ifdef FAULT_SHORT_COUNT
     block = block > 64 ? block - bytes_of(c->send_dtype) : block;
 #endif
@@ -190,7 +239,9 @@ static void move_on(tess_comm *x) {
         if (q->status == TESS_PENDING && x->at == q->seq) {
             if (!all_at_least(x, 1, q->seq)) /* the board is still read */
                 return;
-            if (sent_bytes(x, c))
+            if (c->op == TESS_ALL_TO_ALL_V && c->count)
+                put_parts(x, c, x->b->of[x->rank].bytes);
+            else if (sent_bytes(x, c))
                 memcpy(x->b->of[x->rank].bytes, c->send, sent_bytes(x, c));
             atomic_store(&x->b->of[x->rank].ready, q->seq + 1);
             x->at++;
@@ -221,7 +272,7 @@ static void advance(tess_comm *x) {
 enum {
     DTYPES = 1 << TESS_I32 | 1 << TESS_BF16 | 1 << TESS_F32 | 1 << TESS_F64,
     OPS = 1 << TESS_ALL_GATHER | 1 << TESS_REDUCE_SCATTER | 1 << TESS_ALL_REDUCE | 1 << TESS_BROADCAST |
-          1 << TESS_ALL_TO_ALL | 1 << TESS_BARRIER,
+          1 << TESS_ALL_TO_ALL | 1 << TESS_BARRIER | 1 << TESS_ALL_TO_ALL_V,
 };
 
 static tess_status query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
@@ -248,7 +299,7 @@ static tess_status query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
 static tess_status need(void *ctx, const tess_plan_env *env, const tess_collective *c, tess_need *out) {
     tess_need none = { .align = 1, .backend_bytes = OWN_BYTES };
     (void)ctx, (void)env;
-    if (c->op < TESS_ALL_GATHER || c->op > TESS_BARRIER)
+    if (c->op < TESS_ALL_GATHER || c->op > TESS_ALL_TO_ALL_V)
         return TESS_E_UNSUPPORTED;
     if (c->op != TESS_BARRIER && (!bytes_of(c->send_dtype) || !bytes_of(c->recv_dtype)))
         return TESS_E_UNSUPPORTED;
@@ -371,7 +422,8 @@ static tess_status post_one(tess_comm *x, const tess_collective *c, tess_request
 #endif
     if (why < 0)
         return failed(e, why, "comm faulty was aborted");
-    if (c->op < TESS_ALL_GATHER || c->op > TESS_BARRIER || c->send_mem != TESS_MEM_HOST || c->recv_mem != TESS_MEM_HOST)
+    if (c->op < TESS_ALL_GATHER || c->op > TESS_ALL_TO_ALL_V || c->send_mem != TESS_MEM_HOST ||
+        c->recv_mem != TESS_MEM_HOST)
         return failed(e, TESS_E_UNSUPPORTED, "comm faulty does not offer this");
     int reduces = c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_REDUCE;
     if (c->op != TESS_BARRIER && (!bytes_of(c->send_dtype) || (!reduces && c->send_dtype != c->recv_dtype)))
@@ -387,6 +439,8 @@ static tess_status post_one(tess_comm *x, const tess_collective *c, tess_request
         return failed(e, TESS_E_INVALID, "comm faulty: no buffer");
     if (per > AREA || sent_bytes(x, c) > AREA)
         return failed(e, TESS_E_INVALID, "comm faulty: %llu elements are too many", (unsigned long long)per);
+    if (c->op == TESS_ALL_TO_ALL_V && !parts_fit(x, c))
+        return failed(e, TESS_E_INVALID, "comm faulty: the parts do not fit, or overlap");
     if (c->op == TESS_ALL_GATHER && send != recv + (uint64_t)x->rank * per * bytes_of(c->send_dtype) &&
         send < recv + (uint64_t)x->n * per * bytes_of(c->send_dtype) && recv < send + sent_bytes(x, c))
         return failed(e, TESS_E_INVALID, "comm faulty: the buffers overlap");

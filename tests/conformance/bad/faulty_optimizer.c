@@ -9,7 +9,8 @@ FAULTY_NOTE(TESS_KIND_OPTIMIZER);
 enum { BLOCK = 64 };
 #if defined FAULT_MATRIX_OF_NO_ROWS || defined FAULT_MATRIX_WITHOUT_WORK || defined FAULT_MATRIX_BEHIND_SCRATCH ||     \
     defined FAULT_MATRIX_WRITES_NEXT || defined FAULT_MATRIX_READS_SCRATCH || defined FAULT_MATRIX_BY_PARTS ||         \
-    defined FAULT_MATRIX_EARLY || defined FAULT_MATRIX_FAILS || defined FAULT_MATRIX_LEAVES_UPDATE
+    defined FAULT_MATRIX_EARLY || defined FAULT_MATRIX_FAILS || defined FAULT_MATRIX_LEAVES_UPDATE ||                  \
+    defined FAULT_MATRIX_DIVIDES
 #define MATRIX
 #endif
 
@@ -63,6 +64,9 @@ static tess_status step(void *ctx, const tess_optimizer_piece *p, tess_error *e)
 #ifdef FAULT_STEP_FAILS
     return failed(e, TESS_E_DEVICE, "no steps today");
 #endif
+#ifdef FAULT_STEP_CRASHES
+    *(volatile float *)(uintptr_t)p->first = 1; /* of the first page, or of none */
+#endif
 #ifdef FAULT_KEEPS_A_COUNT
     static float count;
     count += 1;
@@ -112,6 +116,13 @@ static void count_part(void *user, uint64_t first, uint64_t n) {
     __atomic_add_fetch((uint64_t *)user, 1, __ATOMIC_RELAXED);
 }
 
+#ifdef FAULT_MATRIX_DIVIDES
+static void divide(void *user, uint64_t first, uint64_t n) {
+    volatile uint64_t none = first - first; /* on a thread of the pool */
+    *(uint64_t *)user = n / none;
+}
+#endif
+
 static tess_status matrix(void *ctx, const tess_optimizer_matrix *m, tess_error *e) {
     const uint64_t n = m->rows * m->cols;
     double sum = 0;
@@ -119,6 +130,9 @@ static tess_status matrix(void *ctx, const tess_optimizer_matrix *m, tess_error 
     (void)ctx, (void)e, (void)count_part;
 #ifdef FAULT_MATRIX_FAILS
     return failed(e, TESS_E_DEVICE, "no matrices today");
+#endif
+#ifdef FAULT_MATRIX_DIVIDES
+    m->share(m->pool, 1, divide, &parts);
 #endif
 #ifdef FAULT_MATRIX_BY_PARTS
     m->share(m->pool, 1000, count_part, &parts);

@@ -28,6 +28,7 @@ static struct {
 static tess engine;
 enum { PARAM = TESS__MAX_STATES /* the place of the parameters beside their states */ };
 static char requests[8], rests[8], staged[8];
+enum { SUM = TESS__MAX_STATES + 1 /* behind them gradients: three sums */ };
 
 static void note(uint32_t op, int32_t state, uint64_t bytes) {
     assert_in_range(world.n, 0, MOST - 1);
@@ -39,7 +40,8 @@ static tess_status post_states(const tess__offload_store *x, uint32_t op, const 
     const int k = (int)((const char *)at - rests);
     assert_ptr_equal(x, &engine.memory.store);
     assert_ptr_equal(memory, staged + k);
-    assert_ptr_equal(out, &engine.transfers.in_flight[1].staged[k]);
+    tess__in_flight *f = &engine.transfers.in_flight[1];
+    assert_ptr_equal(out, k < SUM ? &f->staged[k] : &f->sums[k - SUM]);
     note(op, k, bytes);
     if (world.fail_post && --world.fail_post == 0)
         return tess__fail(TESS_E_SYSTEM, "state %d is not posted", k);
@@ -96,6 +98,12 @@ static void begin(void) {
         rest[TESS__STATE0 + k][1] = &rests[k];
         rest[TESS__STAGED0 + k][1] = &staged[k];
     }
+    for (int k = 0; k < 3; k++) {
+        rest[k ? TESS__SUM0 + k : TESS__SHARD_GRAD][1] = &rests[SUM + k];
+        rest[TESS__STAGED_GRAD0 + k][1] = &staged[SUM + k];
+    }
+    groups[1].grad_shard = TESS_F32;
+    groups[1].grad_rest.stored = 1;
     for (int r = 0; r < TESS__N_ROLES; r++)
         engine.memory.address[r] = rest[r];
     engine.plan.layout = (tess__layout){ .groups = groups, .n_groups = 3, .store_align = ALIGN };
@@ -173,6 +181,57 @@ static void test_states__parameters_in_the_store_go_the_same_way(void **state) {
     expect(NULL, 0);
 }
 
+/* Which sums come and go, as bits: in the binary counter those that the microbatch adds up, and all for the last one,
+ * which leaves the gradient. In their order, the one sum. Where no shards are summed, and apart from passes, the
+ * gradient alone. */
+static uint32_t moved(uint8_t op, uint32_t wanted) {
+    uint32_t sums = 0;
+    assert_int_equal(run(op), TESS_OK);
+    for (int i = 0; i < world.n; i++) {
+        assert_int_equal(world.calls[i].op, wanted);
+        assert_int_equal(world.calls[i].bytes, 1024);
+        sums |= 1u << (world.calls[i].state - SUM);
+    }
+    assert_int_equal(run((uint8_t)(op + 1)), TESS_OK);
+    assert_int_equal(world.jobs, sums != 0);
+    world.n = world.jobs = 0;
+    return sums;
+}
+
+static void test_states__sums_of_gradients_come_and_go_as_they_are_needed(void **state) {
+    (void)state;
+    static const struct {
+        uint32_t deterministic, at_end, pass, come[5], go[5];
+    } all[] = { { 1, 0, 1, { 0, 1, 0, 1 | 2, 4 }, { 1, 2, 1, 4, 1 } },
+                { 0, 0, 1, { 0, 1, 1, 1, 1 }, { 1, 1, 1, 1, 1 } },
+                { 1, 1, 1, { 1, 1, 1, 1, 1 }, { 1, 1, 1, 1, 1 } },
+                { 1, 0, 0, { 1, 1, 1, 1, 1 }, { 1, 1, 1, 1, 1 } } };
+    tess__program program = { 0 };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int k = 0; k < 5; k++) {
+            begin();
+            program.kind = all[i].pass ? TESS_PASS_TRAIN : TESS__PASS_CLIP;
+            engine.pass.program = &program;
+            engine.pass.microbatch = k;
+            engine.plan.setup.accum = 5;
+            engine.plan.setup.sync_each = !all[i].at_end;
+            engine.plan.setup.deterministic = (int)all[i].deterministic;
+            assert_int_equal(moved(TESS__GRAD_FETCH, TESS_STORE_READ), all[i].come[k]);
+            assert_int_equal(world.track, all[i].come[k] ? TESS__TRACK_UP : 0);
+            assert_int_equal(moved(TESS__GRAD_STORE, TESS_STORE_WRITE), all[i].go[k]);
+            assert_int_equal(world.track, TESS__TRACK_DOWN);
+            assert_int_equal(world.op, TESS__GRAD_STORE);
+        }
+    world.fail_wait[SUM] = TESS_E_DATA;
+    assert_int_equal(run(TESS__GRAD_FETCH), TESS_OK);
+    assert_int_equal(run(TESS__GRAD_FETCH_WAIT), TESS_E_DATA);
+    assert_int_equal(run(TESS__GRAD_STORE), TESS_OK);
+    world.n = 0;
+    tess__states_forget(&engine);
+    assert_int_equal(world.n, 1);
+    assert_null(engine.transfers.in_flight[1].sums[0]);
+}
+
 /* A step that is left out has changed nothing: its states come, and need not go back. */
 static void test_states__a_step_that_is_left_out_writes_nothing(void **state) {
     (void)state;
@@ -234,6 +293,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_states__come_and_go_whole_and_rounded_up),
         cmocka_unit_test(test_states__parameters_in_the_store_go_the_same_way),
+        cmocka_unit_test(test_states__sums_of_gradients_come_and_go_as_they_are_needed),
         cmocka_unit_test(test_states__a_step_that_is_left_out_writes_nothing),
         cmocka_unit_test(test_states__all_are_waited_for_and_the_first_failure_counts),
         cmocka_unit_test(test_states__a_post_that_fails_is_the_end_of_them),

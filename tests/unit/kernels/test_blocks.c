@@ -183,22 +183,36 @@ static void test_e4m3__all_is_rounded_to_the_nearest(void **state) {
         }
 }
 
+/* The formula of blocks is that of all floats, as far as blocks go: to what a cut scale adds above 448. */
+static void test_e4m3__blocks_round_as_all_floats_do(void **state) {
+    (void)state;
+    static const uint32_t rest[] = { 0, 1, 0x7fff, 0x8000, 0x8001, 0xffff };
+    for (uint32_t high = 0; high < 0x10000; high++)
+        for (int i = 0; i < 6; i++) {
+            float y = tess_f32_of_bits(high << 16 | rest[i]);
+            if (fabsf(y) <= 448 * (1 + 0x1p-15f))
+                assert_int_equal(tess_e4m3_of_block(y), tess_e4m3_of_f32(y));
+        }
+}
+
 /* All 256 codes through a block, on every path: read to each dtype, and of finite ones made again. */
 static void test_e4m3__a_block_of_all_codes(void **state) {
     (void)state;
     char block[TESS_Q8_BYTES], again[TESS_Q8_BYTES];
     float out[TESS_Q8_BLOCK], scale = 0x1.8p-3f;
-    uint16_t narrow[TESS_Q8_BLOCK];
+    uint16_t narrow[TESS_Q8_BLOCK], half[TESS_Q8_BLOCK];
     for_each_isa(isa) {
         memcpy(block, &scale, sizeof scale);
         for (int code = 0; code < 256; code++)
             block[4 + code] = (char)code;
         cast(TESS_Q8E4M3, TESS_F32, block, out, TESS_Q8_BLOCK);
         cast(TESS_Q8E4M3, TESS_BF16, block, narrow, TESS_Q8_BLOCK);
+        cast(TESS_Q8E4M3, TESS_F16, block, half, TESS_Q8_BLOCK);
         for (int code = 0; code < 256; code++) {
             int is_nan = (code & 0x7f) == 0x7f;
             assert_true(is_nan ? isnan(out[code]) : (double)out[code] == e4m3_value(code) * (double)scale);
             assert_int_equal(narrow[code], tess_bf16_of_f32(out[code]));
+            assert_int_equal(half[code], tess_f16_of_f32(out[code]));
             if (is_nan)
                 out[code] = 0, block[4 + code] = 0;
         }
@@ -489,6 +503,7 @@ int main(void) {
         cmocka_unit_test(test_blocks__made_again_of_what_they_hold_are_the_same),
         cmocka_unit_test(test_e4m3__each_code_is_its_value_and_back),
         cmocka_unit_test(test_e4m3__all_is_rounded_to_the_nearest),
+        cmocka_unit_test(test_e4m3__blocks_round_as_all_floats_do),
         cmocka_unit_test(test_e4m3__a_block_of_all_codes),
         cmocka_unit_test(test_draws__round_up_as_often_as_is_cut_off),
         cmocka_unit_test(test_draws__the_greatest_byte_stays),

@@ -56,7 +56,7 @@ static void test_rules__what_cannot_be_done_is_said_when_planning_too(void **sta
         takes(&c);
     }
     REFUSED(0, (void)0, TESS_E_UNSUPPORTED, "net: operation 0");
-    REFUSED(TESS_BARRIER + 1, (void)0, TESS_E_UNSUPPORTED, "net: operation 7");
+    REFUSED(TESS_ALL_TO_ALL_V + 1, (void)0, TESS_E_UNSUPPORTED, "net: operation 8");
     REFUSED(TESS_ALL_REDUCE, c.redop = 0, TESS_E_UNSUPPORTED, "net: reduction 0, expected sum, min or max");
     REFUSED(TESS_ALL_REDUCE, c.redop = TESS_MAX + 1, TESS_E_UNSUPPORTED, "net: reduction 4, expected sum, min or max");
     REFUSED(TESS_ALL_GATHER, c.send_dtype = 0, TESS_E_UNSUPPORTED, "net: all_gather of no dtype into f32");
@@ -218,6 +218,33 @@ static void test_rules__a_call_is_taken_as_far_as_it_goes(void **state) {
     assert_true(got.tag == 77);
 }
 
+/* Of three ranks; rank 1 sends 1 + 2 + 3 elements and gets 4 + 2. */
+static void test_rules__parts_are_no_longer_than_count(void **state) {
+    (void)state;
+    uint64_t send[3] = { 1, 2, 3 }, recv[3] = { 4, 2, 0 };
+    tess_collective c = call_of(TESS_ALL_TO_ALL_V);
+    c.send = memory, c.recv = memory + 8, c.count = 6;
+    assert_int_equal(kit_parts_before(send, 0), 0);
+    assert_int_equal(kit_parts_before(send, 2), 3);
+    refuses(&c, 1, 0, TESS_E_INVALID, "net: send_parts is null");
+    c.send_parts = send;
+    refuses(&c, 1, 0, TESS_E_INVALID, "net: recv_parts is null");
+    c.recv_parts = recv;
+    refuses(&c, 1, 0, TESS_OK, "");
+    c.recv = memory + 6;
+    refuses(&c, 1, 0, TESS_OK, "");
+    c.recv = memory + 5;
+    refuses(&c, 1, 0, TESS_E_INVALID, "net: send and recv overlap other than in place");
+    c.recv = memory + 8, c.count = 5;
+    refuses(&c, 1, 0, TESS_E_INVALID, "net: the parts are longer than count 5");
+    c.count = 6, recv[0] = 5;
+    refuses(&c, 1, 0, TESS_E_INVALID, "net: the parts are longer than count 6");
+    recv[0] = UINT64_MAX, recv[2] = 2; /* in all 3 */
+    refuses(&c, 1, 0, TESS_E_INVALID, "net: the parts are longer than count 6");
+    recv[0] = 3, recv[1] = 1, recv[2] = 0;
+    refuses(&c, 1, 0, TESS_E_INVALID, "net: rank 1 sends itself 2 elements and expects 1");
+}
+
 static void test_rules__caps_are_all_that_there_is(void **state) {
     (void)state;
     const tess_comm_caps c =
@@ -245,7 +272,8 @@ static void test_rules__operations_have_names(void **state) {
                   { TESS_BROADCAST, "broadcast" },
                   { TESS_ALL_TO_ALL, "all_to_all" },
                   { TESS_BARRIER, "barrier" },
-                  { TESS_BARRIER + 1, "an unknown operation" },
+                  { TESS_ALL_TO_ALL_V, "all_to_all_v" },
+                  { TESS_ALL_TO_ALL_V + 1, "an unknown operation" },
                   { KIT_OP_JOIN - 1, "an unknown operation" },
                   { KIT_OP_JOIN, "init" },
                   { KIT_OP_SPLIT, "split" },
@@ -378,6 +406,7 @@ int main(void) {
         cmocka_unit_test(test_rules__send_and_recv_lie_apart_or_in_place),
         cmocka_unit_test(test_rules__shards_end_at_64_elements),
         cmocka_unit_test(test_rules__a_call_is_taken_as_far_as_it_goes),
+        cmocka_unit_test(test_rules__parts_are_no_longer_than_count),
         cmocka_unit_test(test_rules__caps_are_all_that_there_is),
         cmocka_unit_test(test_rules__operations_have_names),
         cmocka_unit_test(test_rules__announcements_are_described),

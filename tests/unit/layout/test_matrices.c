@@ -7,8 +7,10 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "core/layout/matrices.h"
+#include "core/optimize/parts.h"
 #include "tests/unit/plan_fixture.h"
 
 enum { LAYERS = 12, MATRICES = 4, MOST_MATRICES = 7 };
@@ -226,8 +228,8 @@ static travel count_travel(const tess__layout *l, int32_t ranks) {
     return all;
 }
 
-/* Why updates are gathered by all. A plugin's all_to_all has parts of one length, and from four ranks on some shard is
- * one owner's alone: its part is the shard, and all parts are as long. */
+/* Why updates travel in parts of their own lengths, and are gathered by all where the plugin has none. From four ranks
+ * on some shard is one owner's alone: among equal parts its part is the shard, and all parts are as long. */
 static void test_matrices__equal_parts_are_as_many_bytes_as_a_gather(void **state) {
     (void)state;
     static const int32_t ranks[] = { 2, 3, 4, 6, 8, 16, 64 };
@@ -246,6 +248,152 @@ static void test_matrices__equal_parts_are_as_many_bytes_as_a_gather(void **stat
             plan_free(&p);
         }
     made = &shapes[0];
+}
+
+/* What a rank has for one group: parts as it sends and gets them, by way. */
+typedef struct {
+    const uint64_t *send, *recv;
+} lengths;
+
+static uint64_t sum_of(const uint64_t *parts, int32_t ranks) {
+    uint64_t n = 0;
+    for (int32_t r = 0; r < ranks; r++)
+        n += parts[r];
+    return n;
+}
+
+/* Each element of a matrix in the rank's shard has one place among what is sent, in the order of owners and of the
+ * matrices. */
+static void check_places(const plan *p, const tess__step *s, int32_t g, int32_t rank, const uint64_t *send) {
+    const tess__group *of = &p->layout.groups[g];
+    uint64_t next[MOST_RANKS], at = 0;
+    for (int32_t r = 0; r < p->setup.shard_ranks; r++) {
+        next[r] = at;
+        at += send[r];
+    }
+    for (int32_t i = of->first_matrix; i < of->first_matrix + of->n_matrices; i++) {
+        const tess__matrix *m = &p->layout.matrices[i];
+        const tess__piece in = tess__matrix_in_shard(of, m, rank);
+        const tess__part *part = in.elems ? tess__part_at(s, &p->setup, g, in.in_shard + in.elems - 1) : NULL;
+        if (!in.elems)
+            continue;
+        assert_int_equal(in.in_shard + (uint64_t)rank * of->shard_elems, m->at + in.in_param);
+        assert_true(part->first == in.in_shard && part->elems == in.elems && part->owner == m->owner);
+        assert_int_equal(part->packed, next[m->owner]);
+        next[m->owner] += in.elems;
+    }
+}
+
+/* Parts fit each other, and what a shard or an owner has; the most of both is the count, and the most that moves is
+ * planned. */
+static void check_exchange(const plan *p, const tess__step *steps, int32_t g) {
+    const tess__group *of = &p->layout.groups[g];
+    const int32_t ranks = p->setup.shard_ranks;
+    uint64_t owned = 0, moved = 0, all = 0, matrices = 0;
+    lengths there[MOST_RANKS], back[MOST_RANKS];
+    for (int32_t r = 0; r < ranks; r++) {
+        tess__parts_exchanged(&steps[r], g, 0, &there[r].send, &there[r].recv);
+        tess__parts_exchanged(&steps[r], g, 1, &back[r].send, &back[r].recv);
+        assert_true(back[r].send == there[r].recv && back[r].recv == there[r].send);
+        check_places(p, &steps[r], g, r, there[r].send);
+    }
+    for (int32_t r = 0; r < ranks; r++) {
+        const uint64_t sent = sum_of(there[r].send, ranks), got = sum_of(there[r].recv, ranks), own = there[r].send[r];
+        for (int32_t o = 0; o < ranks; o++) {
+            assert_int_equal(there[r].send[o], there[o].recv[r]);
+            assert_int_equal(there[r].send[o], elems_between(&p->layout, of, r, o));
+        }
+        assert_true(sent <= of->shard_elems && sent <= tess__parts_most(of) && got <= tess__parts_most(of));
+        owned = got > owned ? got : owned;
+        moved = sent - own > moved ? sent - own : moved;
+        moved = got - own > moved ? got - own : moved;
+        all += sent;
+    }
+    for (int32_t i = of->first_matrix; i < of->first_matrix + of->n_matrices; i++)
+        matrices += p->layout.matrices[i].rows * p->layout.matrices[i].cols;
+    assert_int_equal(all, matrices);
+    assert_int_equal(of->owned_elems, owned);
+    assert_int_equal(of->moved_elems, moved);
+}
+
+static void test_matrices__parts_fit_each_other(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        for (int32_t ranks = 2; ranks <= 16; ranks += ranks < 8 ? 1 : 8) {
+            plan p;
+            tess__step steps[MOST_RANKS] = { 0 };
+            made = &shapes[i];
+            make(&p, ranks, TESS_MEM_HOST);
+            p.setup.parts = 1;
+            plan_layout(&p);
+            tess__plan whole = { .setup = p.setup, .model = p.model, .layout = p.layout };
+            for (int32_t r = 0; r < ranks; r++)
+                assert_int_equal(tess__parts_make(&steps[r], &whole, r), TESS_OK);
+            for (int32_t g = 0; g < p.layout.n_groups; g++)
+                if (tess__steps_matrices(&p.layout.groups[g]))
+                    check_exchange(&p, steps, g);
+            for (int32_t r = 0; r < ranks; r++)
+                tess__parts_free(&steps[r]);
+            plan_free(&p);
+        }
+    made = &shapes[0];
+}
+
+/* A state goes to its parts and back to its place; padding, which no one owns, stays. */
+static void test_matrices__a_state_goes_to_its_parts_and_back(void **state) {
+    (void)state;
+    plan p;
+    make(&p, 3, TESS_MEM_HOST);
+    p.setup.parts = 1;
+    plan_layout(&p);
+    tess__plan whole = { .setup = p.setup, .model = p.model, .layout = p.layout };
+    tess__step s = { 0 };
+    assert_int_equal(tess__parts_make(&s, &whole, 1), TESS_OK);
+    const uint64_t n = p.layout.groups[0].shard_elems;
+    float *shard = calloc(n, sizeof *shard), *packed = calloc(n, sizeof *packed), *again = calloc(n, sizeof *again);
+    for (uint64_t i = 0; i < n; i++)
+        shard[i] = (float)i + 1;
+    tess__parts_pack(&s, 0, shard, packed);
+    tess__parts_unpack(&s, 0, packed, again);
+    for (uint64_t i = 0, in = 0; i < n; i++, in = 0) {
+        for (int32_t k = s.first_part[0]; k < s.first_part[1]; k++)
+            if (i >= s.parts[k].first && i < s.parts[k].first + s.parts[k].elems) {
+                assert_true(packed[s.parts[k].packed + i - s.parts[k].first] == shard[i]);
+                in++;
+            }
+        assert_true(in <= 1 && again[i] == (in ? shard[i] : 0));
+    }
+    free(shard), free(packed), free(again);
+    tess__parts_free(&s);
+    plan_free(&p);
+}
+
+/* With a comm plugin that offers them, and only then: the collectives, and no more memory than a gather would take. */
+static void test_matrices__a_plugin_with_parts_plans_them(void **state) {
+    (void)state;
+    uint64_t bytes[2] = { 0, 0 };
+    for (int parts = 0; parts < 2; parts++) {
+        plan p;
+        make(&p, 4, TESS_MEM_HOST);
+        p.setup.parts = parts;
+        plan_layout(&p);
+        assert_int_equal(tess__compile_other(&p.compiler, TESS__PASS_STEP, &p.program), TESS_OK);
+        for (int32_t i = 0; i < p.program.n_instrs; i++) {
+            const tess__instr *in = &p.program.instrs[i];
+            if (in->op != TESS__COLLECT && in->op != TESS__RETURN)
+                continue;
+            const tess__planned_collective *c = &p.program.collectives[in->collective];
+            const uint32_t plain = in->op == TESS__COLLECT ? TESS_ALL_GATHER : TESS_REDUCE_SCATTER;
+            assert_int_equal(c->op, parts ? TESS_ALL_TO_ALL_V : plain);
+            assert_int_equal(c->count, parts ? tess__parts_most(&p.layout.groups[in->index])
+                                             : p.layout.groups[in->index].shard_elems);
+        }
+        for (int32_t i = 0; i < p.program.n_buffers; i++)
+            if (p.program.buffers[i].role == TESS__UPDATE && p.program.buffers[i].bytes > bytes[parts])
+                bytes[parts] = p.program.buffers[i].bytes;
+        plan_free(&p);
+    }
+    assert_true(bytes[1] > 0 && bytes[1] < bytes[0]);
 }
 
 /* The same on every rank, since it comes from the layout alone; and part of the program's hash. */
@@ -392,6 +540,9 @@ int main(void) {
         cmocka_unit_test(test_matrices__work_of_gpt_and_llama_is_even),
         cmocka_unit_test(test_matrices__a_state_with_its_owner_takes_no_less),
         cmocka_unit_test(test_matrices__equal_parts_are_as_many_bytes_as_a_gather),
+        cmocka_unit_test(test_matrices__parts_fit_each_other),
+        cmocka_unit_test(test_matrices__a_state_goes_to_its_parts_and_back),
+        cmocka_unit_test(test_matrices__a_plugin_with_parts_plans_them),
         cmocka_unit_test(test_matrices__owners_are_in_the_hash),
         cmocka_unit_test(test_matrices__travel_beside_the_work),
         cmocka_unit_test(test_matrices__travel_beside_backward),

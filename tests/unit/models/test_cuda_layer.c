@@ -267,6 +267,49 @@ static void test_cuda_layer__products_are_rounded_once(void **state) {
             product_on(halves, how & 1, how >> 1 & 1, how >> 2 & 1, how >> 3);
 }
 
+/* Odd sides in rows that begin where vectors do: such a product is taken apart. No gap between rows is written. */
+typedef struct {
+    int64_t rows, columns, depth, a_pitch, y_pitch;
+    int turn_a, turn_b;
+} sides;
+static void odd_on(const sides *s, int wide, int add) {
+    enum { MOST = 64 * 64 };
+    tables t = open_tables(IN_BF16, 1 << 20);
+    both a = factors(1, MOST, IN_BF16), b = factors(2, MOST, IN_BF16), y = numbers(3, MOST);
+    const float *left = a.host, *right = b.host;
+    float *out = y.host;
+    up_factors(&y, wide ? 0 : IN_BF16);
+    ops_factors f = { .rows = s->rows, .columns = s->columns, .depth = s->depth, .a = a.dev, .b = b.dev, .y = y.dev };
+    f.a_pitch = s->a_pitch, f.y_pitch = s->y_pitch, f.turn_a = s->turn_a, f.turn_b = s->turn_b;
+    f.wide = wide, f.add = add;
+    assert_int_equal(layer(&t)->product(t.d, &f, t.scratch.dev), TESS_OK);
+    for (int64_t i = 0; i < s->rows; i++)
+        for (int64_t j = 0; j < s->columns; j++) {
+            double sum = add ? out[i * s->y_pitch + j] : 0;
+            for (int64_t k = 0; k < s->depth; k++)
+                sum += (double)left[s->turn_a ? k * s->a_pitch + i : i * s->a_pitch + k] *
+                       right[s->turn_b ? j * s->depth + k : k * s->columns + j];
+            out[i * s->y_pitch + j] = (float)sum;
+        }
+    near_factors(&y, wide ? 0 : IN_BF16, wide ? 1e-6 : 1.2e-2);
+    close_tables(&t);
+}
+
+static void test_cuda_layer__odd_sides_are_taken_apart(void **state) {
+    static const sides all[] = {
+        { 9, 37, 32, 32, 40, 0, 1 },  /* a vocabulary's logits */
+        { 9, 24, 37, 40, 24, 0, 0 },  /* the gradient of its input */
+        { 37, 24, 9, 40, 24, 1, 0 },  /* and of its matrix */
+        { 37, 29, 24, 40, 32, 1, 1 }, /* both sides of the result */
+        { 37, 24, 37, 40, 24, 0, 0 }, /* rows that no vector goes along */
+        { 9, 7, 37, 40, 8, 0, 0 },    /* no pitch of the second factor is a multiple of eight, so it stays whole */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int how = 0; how < 4; how++)
+            odd_on(&all[i], how & 1, how >> 1);
+}
+
 /* ---- products with what follows them: by the library at widths that it takes, else by kernels ------ */
 enum { DEPTH = 24 };
 
@@ -647,7 +690,7 @@ static void test_cuda_layer__ends_equal_the_cpus(void **state) {
         embed_on(19, SAMPLES, 20, halves), embed_on(1, 1, 20, halves), embed_on(50257, 47, 20, halves);
         embed_on(19, SAMPLES, 24, halves);
         loss_on(3, ROWS, halves, 1e-12), loss_on(256, ROWS - 7, halves, 1e-12);
-        loss_on(5003, ROWS - 2, halves, 1e-12), loss_on(50257, ROWS - 1, halves, 1e-6);
+        loss_on(5003, ROWS - 2, halves, 1e-6), loss_on(50257, ROWS - 1, halves, 1e-6);
     }
 }
 
@@ -659,6 +702,7 @@ int main(void) {
         cmocka_unit_test(test_cuda_layer__columns_beside_a_norms_way_back),
         cmocka_unit_test(test_cuda_layer__elements_equal_the_cpus),
         cmocka_unit_test(test_cuda_layer__products_are_rounded_once),
+        cmocka_unit_test(test_cuda_layer__odd_sides_are_taken_apart),
         cmocka_unit_test(test_cuda_layer__bias_and_gelu_follow_products),
         cmocka_unit_test(test_cuda_layer__many_shapes_of_products),
         cmocka_unit_test(test_cuda_layer__attention_in_16_bits_is_its_definition),

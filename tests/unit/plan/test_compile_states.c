@@ -11,10 +11,11 @@
 #include "core/base/status.h"
 #include "core/plan/emit.h"
 
-enum { GROUPS = 5, ALIGN = 256 };
+enum { GROUPS = 5, ALIGN = 256, SUMS = 3 };
 static struct {
     char said[1024];
     int32_t live[TESS__MAX_STATES + 1][GROUPS]; /* -1: none is staged; the last: parameters */
+    int32_t sums[SUMS + 1][GROUPS];             /* the same: gradients, and partial sums of them; none has the last */
     int fail;                                   /* the n-th call from here on */
 } world;
 
@@ -30,12 +31,23 @@ static int32_t *buffer_of(tess__compiler *b, int role, int32_t g) {
     (void)b;
     if (role == TESS__STAGED_PARAM)
         return &world.live[TESS__MAX_STATES][g];
+    if (role >= TESS__STAGED_GRAD0 && role <= TESS__STAGED_GRAD_LAST)
+        return &world.sums[role < TESS__STAGED_GRAD0 + SUMS ? role - TESS__STAGED_GRAD0 : SUMS][g];
     assert_in_range(role, TESS__STAGED0, TESS__STAGED_LAST);
     return &world.live[role - TESS__STAGED0][g];
 }
 
+static tess_status alloc_grad(tess__compiler *b, int role, int32_t g, uint8_t category, int32_t unit, uint64_t bytes) {
+    assert_true(category == TESS_CAT_SHARD_GRAD && unit == 10 + g && bytes == 512);
+    assert_int_equal(*buffer_of(b, role, g), -1);
+    *buffer_of(b, role, g) = 7;
+    return note(role == TESS__STAGED_GRAD0 ? "sum0-" : role == TESS__STAGED_GRAD0 + 1 ? "sum1-" : "sum2-", g);
+}
+
 static tess_status alloc_staged(tess__compiler *b, int role, int32_t g, uint8_t category, int32_t unit, uint64_t bytes,
                                 uint8_t flags) {
+    if (role >= TESS__STAGED_GRAD0 && role <= TESS__STAGED_GRAD_LAST)
+        return alloc_grad(b, role, g, category, unit, bytes);
     const int is_param = role == TESS__STAGED_PARAM, k = is_param ? 0 : role - TESS__STAGED0;
     assert_int_equal(category, is_param ? TESS_CAT_SHARD_PARAM : TESS_CAT_OPTIMIZER);
     assert_int_equal(unit, b->layout->groups[g].unit);
@@ -47,6 +59,13 @@ static tess_status alloc_staged(tess__compiler *b, int role, int32_t g, uint8_t 
 }
 
 static tess_status free_staged(tess__compiler *b, int role, int32_t g) {
+    if (role == TESS__SHARD_GRAD)
+        return note("unbook", g);
+    if (role >= TESS__STAGED_GRAD0 && role <= TESS__STAGED_GRAD_LAST) {
+        int lives = *buffer_of(b, role, g) != -1;
+        *buffer_of(b, role, g) = -1;
+        return lives ? note("no-sum-", g) : TESS_OK;
+    }
     if (role == TESS__STAGED_PARAM && *buffer_of(b, role, g) == -1)
         return TESS_OK; /* as the emitter: nothing when it does not live */
     assert_int_not_equal(*buffer_of(b, role, g), -1);
@@ -60,6 +79,10 @@ static tess_status emit(tess__compiler *b, uint8_t op, int32_t g) {
                 : op == TESS__STATES_FETCH_WAIT ? "here"
                 : op == TESS__STATES_STORE      ? "store"
                 : op == TESS__STATES_STORE_WAIT ? "stored"
+                : op == TESS__GRAD_FETCH        ? "add"
+                : op == TESS__GRAD_FETCH_WAIT   ? "added"
+                : op == TESS__GRAD_STORE        ? "keep"
+                : op == TESS__GRAD_STORE_WAIT   ? "kept"
                                                 : "?",
                 g);
 }
@@ -78,6 +101,7 @@ static tess__layout layout;
 static tess__compiler begin(int32_t prefetch, int fused) {
     memset(&world, 0, sizeof world);
     memset(world.live, 0xff, sizeof world.live);
+    memset(world.sums, 0xff, sizeof world.sums);
     setup.prefetch = prefetch;
     for (int g = 0; g < GROUPS; g++) {
         groups[g] = (tess__group){ .unit = 10 + g, .trainable = g != 3, .shard_elems = 100, .step = { .n_states = 2 } };
@@ -86,7 +110,20 @@ static tess__compiler begin(int32_t prefetch, int fused) {
         groups[g].state_rest.stored = g == 1 || g == 2 || g == 3;
     }
     layout = (tess__layout){ .groups = groups, .n_groups = GROUPS, .store_align = ALIGN };
-    return (tess__compiler){ .setup = &setup, .layout = &layout, .fused = fused, .storing = -1 };
+    return (tess__compiler){ .setup = &setup, .layout = &layout, .fused = fused, .storing = -1, .storing_grad = -1 };
+}
+
+/* Gradients of groups 1 and 2 rest there, and nothing else. */
+static tess__compiler begin_gradients(tess__program *p, int32_t prefetch, int fused) {
+    tess__compiler b = begin(prefetch, fused);
+    for (int g = 0; g < GROUPS; g++) {
+        groups[g].state_rest.stored = 0;
+        groups[g].grad_rest.stored = g >= 1 && g <= 3;
+        groups[g].grad_shard = TESS_F32;
+    }
+    setup.accum = setup.sync_each = setup.deterministic = 0;
+    b.p = p;
+    return b;
 }
 
 /* A step apart from its passes goes through all groups in their order. */
@@ -173,6 +210,80 @@ static void test_compile_states__parameters_are_staged_with_them(void **state) {
     }
 }
 
+/* A pass leaves them there, one behind the other. */
+static void test_compile_states__gradients_go_behind_their_sum(void **state) {
+    (void)state;
+    tess__program pass = { .kind = TESS_PASS_TRAIN };
+    for (int32_t prefetch = 0; prefetch < 2; prefetch++) {
+        tess__compiler b = begin_gradients(&pass, prefetch, 0);
+        for (int32_t g = GROUPS; g-- > 0;)
+            if (groups[g].trainable) {
+                assert_int_equal(tess__grad_memory(&b, g), TESS_OK);
+                assert_int_equal(note("sum", g), TESS_OK);
+                assert_int_equal(tess__grad_store(&b, g), TESS_OK);
+            }
+        assert_int_equal(tess__grad_end(&b), TESS_OK);
+        assert_int_equal(tess__grad_end(&b), TESS_OK); /* there is nothing left to wait for */
+        assert_string_equal(world.said,
+                            prefetch ? "sum4 sum0-2 sum2 keep2 sum0-1 sum1 keep1 kept2 no-sum-2 sum0 kept1 no-sum-1 "
+                                     : "sum4 sum0-2 sum2 keep2 kept2 no-sum-2 sum0-1 sum1 keep1 kept1 no-sum-1 sum0 ");
+    }
+    tess__compiler b = begin_gradients(&pass, 1, 1); /* stepped where it was summed */
+    assert_int_equal(tess__grad_memory(&b, 2), TESS_OK);
+    assert_int_equal(tess__states_need(&b, 2), TESS_OK);
+    assert_int_equal(tess__grad_store(&b, 2), TESS_OK);
+    assert_int_equal(tess__grad_free(&b, 2), TESS_OK);
+    assert_int_equal(tess__grad_end(&b), TESS_OK);
+    assert_string_equal(world.said, "sum0-2 no-sum-2 unbook2 ");
+}
+
+/* Where a microbatch adds its shard, all sums have memory. Without, and apart from passes, the gradient alone has. */
+static void test_compile_states__sums_of_microbatches_come_to_be_added_to(void **state) {
+    (void)state;
+    tess__program pass = { .kind = TESS_PASS_TRAIN };
+    static const char *const want[] = { "sum0-1 add1 added1 keep1 kept1 no-sum-1 ",
+                                        "sum0-1 sum1-1 sum2-1 add1 added1 keep1 kept1 no-sum-1 no-sum-1 no-sum-1 ",
+                                        "sum0-1 add1 added1 keep1 kept1 no-sum-1 " };
+    for (int k = 0; k < 3; k++) {
+        tess__compiler b = begin_gradients(&pass, 1, 0);
+        setup.accum = 4;
+        setup.sync_each = k < 2;
+        setup.deterministic = k > 0; /* a binary counter; else one sum */
+        assert_int_equal(tess__grad_ahead(&b, 1), TESS_OK);
+        assert_int_equal(tess__grad_ahead(&b, 0), TESS_OK); /* rests in memory */
+        assert_int_equal(tess__grad_need(&b, 1), TESS_OK);
+        assert_int_equal(tess__grad_need(&b, 0), TESS_OK);
+        assert_int_equal(tess__grad_store(&b, 1), TESS_OK);
+        assert_int_equal(tess__grad_end(&b), TESS_OK);
+        assert_string_equal(world.said, want[k]);
+        b = begin_gradients(&pass, 0, 0);
+        assert_int_equal(tess__grad_ahead(&b, 1), TESS_OK); /* nothing ahead */
+        assert_string_equal(world.said, "");
+        setup.accum = 0;
+    }
+}
+
+/* For the norm one comes while the other is looked at; then they come once more, with the states. */
+static void test_compile_states__gradients_come_for_the_norm_and_for_the_step(void **state) {
+    (void)state;
+    tess__program clip = { .kind = TESS__PASS_CLIP };
+    tess__compiler b = begin_gradients(&clip, 1, 0);
+    groups[1].state_rest.stored = 1;
+    groups[0].trainable = 0;
+    assert_int_equal(tess__states_begin(&b), TESS_OK); /* without its gradient */
+    assert_string_equal(world.said, "alloc0-1 alloc1-1 fetch1 ");
+    for (int32_t g = 0; g < 3; g++) {
+        assert_int_equal(tess__grad_need(&b, g), TESS_OK);
+        assert_int_equal(note("norm", g), TESS_OK);
+        assert_int_equal(tess__grad_free(&b, g), TESS_OK);
+    }
+    assert_string_equal(world.said + 25, "norm0 unbook0 sum0-1 add1 sum0-2 add2 added1 norm1 no-sum-1 unbook1 "
+                                         "added2 norm2 no-sum-2 unbook2 ");
+    *world.said = 0;
+    assert_int_equal(tess__states_need(&b, 1), TESS_OK);
+    assert_string_equal(world.said, "sum0-1 add1 sum0-2 add2 added1 here1 ");
+}
+
 /* Whatever call fails, nothing follows it. */
 static void test_compile_states__a_failure_is_passed_on_at_once(void **state) {
     (void)state;
@@ -205,6 +316,9 @@ int main(void) {
         cmocka_unit_test(test_compile_states__within_a_pass_the_caller_says_what_comes),
         cmocka_unit_test(test_compile_states__the_first_that_is_stepped_comes_first),
         cmocka_unit_test(test_compile_states__parameters_are_staged_with_them),
+        cmocka_unit_test(test_compile_states__gradients_go_behind_their_sum),
+        cmocka_unit_test(test_compile_states__sums_of_microbatches_come_to_be_added_to),
+        cmocka_unit_test(test_compile_states__gradients_come_for_the_norm_and_for_the_step),
         cmocka_unit_test(test_compile_states__a_failure_is_passed_on_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

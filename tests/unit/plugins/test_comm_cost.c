@@ -66,6 +66,7 @@ static void test_comm_cost__is_what_moves_at_the_speed_of_its_way(void **state) 
         int64_t four, one;
     } shm[] = { { TESS_ALL_GATHER, 8000 + 24 * 1024, 4000 },
                 { TESS_ALL_TO_ALL, 8000 + 32 * 1024, 4000 + 2 * 1024 },
+                { TESS_ALL_TO_ALL_V, 8000 + 8 * 1024, 4000 + 2 * 1024 }, /* of which no rank has more in all */
                 { TESS_REDUCE_SCATTER, 8000 + 20 * 1024, 4000 + 2 * 1024 },
                 { TESS_ALL_REDUCE, 8000 + 11 * 1024, 4000 + 2 * 1024 },
                 { TESS_BROADCAST, 8000 + 6 * 1024, 4000 },

@@ -6,6 +6,7 @@
 #define TESS_MODELS_CUDA_ATTENTION_TILE_H
 #include "half.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* A block has TILE_ROWS rows, 16 for each warp. */
@@ -18,23 +19,30 @@ enum { TILE_PAD = 8 };
 #define TILE_WARPS_HERE 1
 #define TILE_EACH_THREAD(t) for (int t = (int)threadIdx.x, t##_once = 1; t##_once; t##_once = 0)
 #define TILE_EACH_WARP(w, i) for (int w = (int)threadIdx.x / 32, i = 0; i < 1; i++)
-#define TILE_EACH_LANE(i, g, t) /* g: the lane's group of four; t: the lane's place in the group */                    \
-    for (int i = 0, g = (int)(threadIdx.x % 32) / 4, t = (int)threadIdx.x % 4; i < 1; i++)
+#define TILE_GROUP(i) ((int)(threadIdx.x % 32) / 4) /* a lane's group of four, and its place in the group */
+#define TILE_FOURTH(i) ((int)threadIdx.x % 4)
 #define TILE_ALL_LANES(i) for (int i = 0; i < 1; i++)
 #define TILE_ALL_WARPS(i) for (int i = 0; i < 1; i++)
 #define TILE_SYNC() __syncthreads()
 #define TILE_UNROLL _Pragma("unroll")
+#define TILE_ROLLED _Pragma("unroll 1")
 #else
 #define TILE_LANES 32
 #define TILE_WARPS_HERE TILE_WARPS
 #define TILE_EACH_THREAD(t) for (int t = 0; t < TILE_THREADS; t++)
 #define TILE_EACH_WARP(w, i) for (int w = 0, i = 0; w < TILE_WARPS; w++, i++)
-#define TILE_EACH_LANE(i, g, t) for (int i = 0, g = 0, t = 0; i < 32; i++, g = i / 4, t = i % 4)
+#define TILE_GROUP(i) ((i) / 4)
+#define TILE_FOURTH(i) ((i) % 4)
 #define TILE_ALL_LANES(i) for (int i = 0; i < TILE_LANES; i++)
 #define TILE_ALL_WARPS(i) for (int i = 0; i < TILE_WARPS; i++)
 #define TILE_SYNC() (void)0
 #define TILE_UNROLL
+#define TILE_ROLLED
 #endif
+/* Runs its body once for each lane: its number i, group and place. */
+#define TILE_EACH_LANE(i, g, t)                                                                                        \
+    TILE_ALL_LANES(i)                                                                                                  \
+        for (int g = TILE_GROUP(i), t = TILE_FOURTH(i), t##_once = 1; t##_once; t##_once = 0)
 
 typedef struct { /* 16 × 16, row-major */
     uint32_t r[TILE_LANES][4];
@@ -45,6 +53,10 @@ typedef struct { /* 16 × 8: columns of `b` are rows of memory */
 typedef struct { /* 16 × 8: rows g and g + 8, columns 2t and 2t + 1 */
     float v[TILE_LANES][4];
 } tile_c;
+
+typedef struct { /* a number for each of a lane's two rows */
+    float v[TILE_LANES][2];
+} tile_rows;
 
 TESS_FN uint32_t tile_pair(float low, float high) {
 #if defined(__CUDA_ARCH__)
@@ -59,6 +71,16 @@ TESS_FN float tile_exp2(float x) {
     return ptx_exp2(x);
 #else
     return exp2f(x);
+#endif
+}
+
+/* Returns tanh(x) to 2e-7, without a branch. */
+TESS_FN float tile_tanh(float x) {
+    float e = 1 + tile_exp2(2.88539008f * x);
+#if defined(__CUDA_ARCH__)
+    return 1 - 2 * ptx_over(e);
+#else
+    return 1 - 2 * (1 / e);
 #endif
 }
 
@@ -89,6 +111,10 @@ TESS_FN uint32_t tile_word(const uint16_t *at) {
 /* ---- fragments ----------------------------------------------------------------------------------- */
 /* Loads rows `row` … of a tile as a left factor; columns from `k` on are its depth. */
 TESS_FN void tile_load_a(tile_a *a, const uint16_t *tile, int pitch, int row, int k) {
+#if defined(__CUDA_ARCH__)
+    int lane = (int)threadIdx.x % 32;
+    ptx_read(a->r[0], tile + (row + lane % 16) * pitch + k + lane / 16 * 8);
+#else
     TILE_EACH_LANE(i, g, t) {
         const uint16_t *at = tile + (row + g) * pitch + k + 2 * t;
         a->r[i][0] = tile_word(at);
@@ -96,27 +122,40 @@ TESS_FN void tile_load_a(tile_a *a, const uint16_t *tile, int pitch, int row, in
         a->r[i][2] = tile_word(at + 8);
         a->r[i][3] = tile_word(at + 8 * pitch + 8);
     }
+#endif
 }
 
-/* Loads eight rows of a tile as the columns of a right factor. */
+/* Loads sixteen rows of a tile as the columns of two right factors. */
 TESS_FN void tile_load_b(tile_b *b, const uint16_t *tile, int pitch, int row, int k) {
-    TILE_EACH_LANE(i, g, t) {
-        const uint16_t *at = tile + (row + g) * pitch + k + 2 * t;
-        b->r[i][0] = tile_word(at);
-        b->r[i][1] = tile_word(at + 8);
-    }
+#if defined(__CUDA_ARCH__)
+    int lane = (int)threadIdx.x % 32;
+    uint32_t r[4];
+    ptx_read(r, tile + (row + lane / 16 * 8 + lane % 8) * pitch + k + lane / 8 % 2 * 8);
+    b[0].r[0][0] = r[0], b[0].r[0][1] = r[1], b[1].r[0][0] = r[2], b[1].r[0][1] = r[3];
+#else
+    TILE_EACH_LANE(i, g, t)
+        for (int n = 0; n < 2; n++) {
+            const uint16_t *at = tile + (row + 8 * n + g) * pitch + k + 2 * t;
+            b[n].r[i][0] = tile_word(at);
+            b[n].r[i][1] = tile_word(at + 8);
+        }
+#endif
 }
 
-/* Loads eight columns of a tile as the columns of a right factor; sixteen rows are its depth. */
+/* Loads sixteen columns of a tile as the columns of two right factors; sixteen rows are their depth. */
 TESS_FN void tile_load_b_turned(tile_b *b, const uint16_t *tile, int pitch, int k, int column) {
 #if defined(__CUDA_ARCH__)
-    ptx_read_turned(b->r[0], tile + (k + (int)(threadIdx.x % 16)) * pitch + column);
+    int lane = (int)threadIdx.x % 32;
+    uint32_t r[4];
+    ptx_read_turned(r, tile + (k + lane % 16) * pitch + column + lane / 16 * 8);
+    b[0].r[0][0] = r[0], b[0].r[0][1] = r[1], b[1].r[0][0] = r[2], b[1].r[0][1] = r[3];
 #else
-    TILE_EACH_LANE(i, g, t) {
-        const uint16_t *at = tile + (k + 2 * t) * pitch + column + g;
-        b->r[i][0] = at[0] | (uint32_t)at[pitch] << 16;
-        b->r[i][1] = at[8 * pitch] | (uint32_t)at[9 * pitch] << 16;
-    }
+    TILE_EACH_LANE(i, g, t)
+        for (int n = 0; n < 2; n++) {
+            const uint16_t *at = tile + (k + 2 * t) * pitch + column + 8 * n + g;
+            b[n].r[i][0] = at[0] | (uint32_t)at[pitch] << 16;
+            b[n].r[i][1] = at[8 * pitch] | (uint32_t)at[9 * pitch] << 16;
+        }
 #endif
 }
 
@@ -127,6 +166,13 @@ TESS_FN void tile_a_of(tile_a *a, const tile_c *left, const tile_c *right) {
         a->r[i][1] = tile_pair(left->v[i][2], left->v[i][3]);
         a->r[i][2] = tile_pair(right->v[i][0], right->v[i][1]);
         a->r[i][3] = tile_pair(right->v[i][2], right->v[i][3]);
+    }
+}
+
+/* Multiplies each row by its factor. */
+TESS_FN void tile_times(tile_c *c, const tile_rows *by) {
+    TILE_ALL_LANES(i) {
+        TILE_UNROLL for (int e = 0; e < 4; e++) c->v[i][e] *= by->v[i][e / 2];
     }
 }
 
@@ -162,10 +208,6 @@ TESS_FN void tile_multiply(tile_c *c, const tile_a *a, const tile_b *b) {
 }
 
 /* ---- two rows of each lane, combined over the four lanes that share them ---------------------------- */
-typedef struct {
-    float v[TILE_LANES][2];
-} tile_rows;
-
 TESS_FN void tile_rows_set(tile_rows *r, float value) {
     TILE_ALL_LANES(i) {
         r->v[i][0] = r->v[i][1] = value;
@@ -193,57 +235,44 @@ TESS_FN void tile_rows_set(tile_rows *r, float value) {
             }                                                                                                          \
     }
 #endif
-#define TILE_MOST(x, y) ((x) > (y) ? (x) : (y))
 #define TILE_PLUS(x, y) ((x) + (y))
-TILE_OVER_FOUR(tile_rows_most, TILE_MOST)
+TILE_OVER_FOUR(tile_rows_most, fmaxf)
 TILE_OVER_FOUR(tile_rows_sum, TILE_PLUS)
 
-/* ---- tiles --------------------------------------------------------------------------------------- */
-typedef struct { /* rows of `size` elements in memory, `pitch` apart */
-    const uint16_t *at;
-    uint64_t pitch;
-    int rows, size, vector; /* vector: every eighth element can be read 16 bytes at a time */
-} tile_from;
-
-TESS_FN void tile_get(uint16_t *v, const uint16_t *at, int n, int vector) {
+/* Writes two neighbours of a row with `left` elements; vector: both at once. */
+TESS_FN void tile_put_two(uint16_t *to, float x, float y, int left, int vector) {
+    uint32_t pair = tile_pair(x, y);
 #if defined(__CUDA_ARCH__)
-    if (vector && n >= 8) {
-        *(uint4 *)v = *(const uint4 *)at;
+    if (vector && left > 0) {
+        *(uint32_t *)to = pair;
         return;
     }
 #endif
     (void)vector;
-    TILE_UNROLL for (int i = 0; i < 8; i++) v[i] = i < n ? at[i] : 0;
+    if (left > 0)
+        to[0] = (uint16_t)pair;
+    if (left > 1)
+        to[1] = (uint16_t)(pair >> 16);
 }
 
-TESS_FN void tile_put(uint16_t *to, const uint16_t *v) {
-#if defined(__CUDA_ARCH__)
-    *(uint4 *)to = *(const uint4 *)v;
-#else
-    memcpy(to, v, 16);
-#endif
-}
+/* ---- tiles --------------------------------------------------------------------------------------- */
+typedef struct { /* rows of `size` elements in memory, `pitch` apart */
+    const uint16_t *at;
+    uint32_t pitch;
+    int rows, size, vector; /* vector: every eighth element can be read 16 bytes at a time */
+} tile_from;
 
-/* Reads eight elements of a row from column c on; elements beyond the matrix are zeros. */
-TESS_FN void tile_eight(const tile_from *m, int row, int c, uint16_t *v) {
-    int n = row < m->rows ? m->size - c : 0;
-    tile_get(v, n > 0 ? m->at + (uint64_t)row * m->pitch + c : m->at, n, m->vector);
-}
-
-/* Copies rows `first` … to a tile of n rows of `width` elements. */
+/* Copies rows `first` … to a tile of n rows of `width` elements; elements beyond the matrix are zeros. */
 TESS_FN void tile_fill(uint16_t *tile, int n, int width, const tile_from *m, int first, int thread) {
-    int eights = width / 8;
-    __attribute__((aligned(16))) uint16_t v[8];
-    for (int i = thread; i < n * eights; i += TILE_THREADS) {
-        int row = i / eights, c = i % eights * 8;
-        tile_eight(m, first + row, c, v);
-        tile_put(tile + row * (width + TILE_PAD) + c, v);
+    TILE_ROLLED for (int i = thread; i < n * width; i += TILE_THREADS) {
+        int row = i / width, c = i % width, inside = first + row < m->rows && c < m->size;
+        tile[row * (width + TILE_PAD) + c] = inside ? m->at[(uint64_t)(uint32_t)(first + row) * m->pitch + c] : 0;
     }
 }
 
 /* ---- copies that overlap the work ------------------------------------------------------------------- */
-/* A block starts copies to tiles; tile_commit ends a group of copies. After tile_wait and TILE_SYNC the groups are
- * complete, except the last `most`. The host copies when it waits, and fills the tile with NaNs until then. */
+/* A block starts copies to tiles. After tile_wait and TILE_SYNC all of them are complete. The host copies when it
+ * waits, and fills the tile with NaNs until then. */
 enum { TILE_COPIES = 8 };
 typedef struct {
 #if defined(__CUDA_ARCH__)
@@ -252,9 +281,9 @@ typedef struct {
     struct {
         uint16_t *tile;
         tile_from m;
-        int n, width, first, group;
+        int n, width, first;
     } copies[TILE_COPIES];
-    int n, groups;
+    int n;
 #endif
 } tile_pipe;
 
@@ -262,59 +291,55 @@ TESS_FN void tile_pipe_begin(tile_pipe *p) {
 #if defined(__CUDA_ARCH__)
     p->unused = 0;
 #else
-    p->n = p->groups = 0;
+    p->n = 0;
 #endif
 }
 
 /* Starts copying n rows to a tile. Rows that cannot be read 16 bytes at a time are copied immediately. */
 TESS_FN void tile_start(tile_pipe *p, uint16_t *tile, int n, int width, const tile_from *m, int first) {
 #if defined(__CUDA_ARCH__)
-    int eights = width / 8;
     (void)p;
     if (!m->vector) {
         tile_fill(tile, n, width, m, first, (int)threadIdx.x);
         return;
     }
-    for (int i = (int)threadIdx.x; i < n * eights; i += TILE_THREADS) {
-        int row = i / eights, c = i % eights * 8, inside = first + row < m->rows && c < m->size;
-        const uint16_t *from = inside ? m->at + (uint64_t)(first + row) * m->pitch + c : m->at;
-        ptx_copy(tile + row * (width + TILE_PAD) + c, from, inside ? 16 : 0);
+    const uint16_t *at = m->at + (uint64_t)(uint32_t)first * m->pitch;
+    TILE_UNROLL for (unsigned k = 0; k < (unsigned)(n * width / 8 / TILE_THREADS); k++) {
+        unsigned i = threadIdx.x + k * TILE_THREADS, row = i / (unsigned)(width / 8), c = i % (unsigned)(width / 8) * 8;
+        int inside = (int)row < m->rows - first && (int)c < m->size;
+        ptx_copy(tile + (row * (unsigned)(width + TILE_PAD) + c), inside ? at + (row * m->pitch + c) : m->at,
+                 inside ? 16 : 0);
     }
 #else
     if (p->n == TILE_COPIES)
         abort();
     memset(tile, 0xff, (size_t)(n * (width + TILE_PAD)) * sizeof *tile);
     p->copies[p->n].tile = tile, p->copies[p->n].m = *m, p->copies[p->n].n = n, p->copies[p->n].width = width;
-    p->copies[p->n].first = first, p->copies[p->n++].group = p->groups;
+    p->copies[p->n++].first = first;
 #endif
 }
 
-TESS_FN void tile_commit(tile_pipe *p) {
+/* Starts copying n pairs of fp32, of which `inside` exist; the others are zeros. The host copies immediately. */
+TESS_FN void tile_start_pairs(float *to, const float *from, int n, int inside) {
 #if defined(__CUDA_ARCH__)
-    (void)p;
-    ptx_commit();
+    int i = (int)threadIdx.x;
+    if (i < n)
+        ptx_copy_pair(to + 2 * i, i < inside ? from + 2 * i : from, i < inside ? 8 : 0);
 #else
-    p->groups++;
+    for (int i = 0; i < 2 * n; i++)
+        to[i] = i < 2 * inside ? from[i] : 0;
 #endif
 }
 
-TESS_FN void tile_wait(tile_pipe *p, int most) {
+TESS_FN void tile_wait(tile_pipe *p) {
 #if defined(__CUDA_ARCH__)
     (void)p;
-    if (most)
-        ptx_wait_but_one();
-    else
-        ptx_wait_all();
+    ptx_wait_all();
 #else
-    int left = 0;
     for (int i = 0; i < p->n; i++)
-        if (p->copies[i].group >= p->groups - most)
-            p->copies[left++] = p->copies[i];
-        else
-            TILE_EACH_THREAD(t)
-                tile_fill(p->copies[i].tile, p->copies[i].n, p->copies[i].width, &p->copies[i].m, p->copies[i].first,
-                          t);
-    p->n = left;
+        TILE_EACH_THREAD(t)
+            tile_fill(p->copies[i].tile, p->copies[i].n, p->copies[i].width, &p->copies[i].m, p->copies[i].first, t);
+    p->n = 0;
 #endif
 }
 #endif

@@ -181,7 +181,7 @@ tess_status ops_cuda_product_failed(const cuda_ops *, cublasStatus_t, const ops_
 
 /* ---- epilogues.c ------------------------------------------------------------------------------- */
 typedef struct { /* fields of ops_factors */
-    const void *bias, *through;
+    const void *bias;
     void *before;
     int32_t gelu;
 } ops_epilogue;

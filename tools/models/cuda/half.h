@@ -7,9 +7,14 @@
 #include "ptx.h"
 #endif
 
+/* A GPU rounds by one instruction. The bits of its NaNs differ from those of the formulas. */
 #if !defined(OPS_HALF_F16)
 TESS_FN uint16_t ops_half_of(float x) {
+#if defined(__CUDA_ARCH__)
+    return (uint16_t)ptx_pair(x, 0);
+#else
     return tess_bf16_of_f32(x);
+#endif
 }
 TESS_FN float ops_of_half(uint16_t h) {
     return tess_f32_of_bf16(h);
@@ -21,7 +26,7 @@ TESS_FN float ops_low(uint32_t pair) {
 TESS_FN float ops_high(uint32_t pair) {
     return tess_f32_of_bits(pair & 0xffff0000u);
 }
-#elif defined(__CUDA_ARCH__) /* The bits of a NaN differ from those of the formulas. */
+#elif defined(__CUDA_ARCH__)
 TESS_FN uint16_t ops_half_of(float x) {
     return ptx_f16_of(x);
 }
@@ -46,6 +51,10 @@ TESS_FN float ops_high(uint32_t pair) {
 }
 #endif
 TESS_FN uint32_t ops_pair_of(float low, float high) {
+#if defined(__CUDA_ARCH__)
+    return ptx_pair(low, high);
+#else
     return ops_half_of(low) | (uint32_t)ops_half_of(high) << 16;
+#endif
 }
 #endif

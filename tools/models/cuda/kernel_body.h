@@ -41,8 +41,12 @@ TESS_FN uint64_t ops_mod(uint64_t a, uint64_t b) {
     TESS_FN void ops_body_##name(const ops_args_##name *a, uint32_t block, uint32_t thread, int phase, double *room)
 #if defined(__CUDACC__)
 #define OPS_ROLLED _Pragma("unroll 1") /* unrolling would cost registers and gain nothing */
+#define OPS_UNROLLED _Pragma("unroll") /* so that arrays rest in registers */
+#define OPS_AHEAD _Pragma("unroll 16") /* so that many loads of a sum are under way at once */
 #else
 #define OPS_ROLLED
+#define OPS_UNROLLED
+#define OPS_AHEAD
 #endif
 #define OPS_ONE_PHASE                                                                                                  \
     (void)phase;                                                                                                       \

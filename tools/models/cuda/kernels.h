@@ -62,10 +62,11 @@
     X(swiglu, 1)                                                                                                       \
     X(swiglu_slopes, 1)                                                                                                \
     X(stored, 1)                                                                                                       \
-    X(sort_ids, 1)                                                                                                     \
+    X(sort_ids, 2)                                                                                                     \
     X(embed_slopes, 1)                                                                                                 \
     X(attention_softmax, 3)                                                                                            \
-    X(attention_slopes, 2)
+    X(attention_slopes, 2)                                                                                             \
+    X(attend_sums, 2)
 
 /* Kernels whose room is OPS_WIDE doubles. */
 #define OPS_CUDA_WIDE_KERNELS(X)                                                                                       \

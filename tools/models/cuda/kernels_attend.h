@@ -1,92 +1,128 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Causal attention in 16 bits: one launch forward and one backward, whatever the batch and the heads. A block has 64
+/* Causal attention in 16 bits: one launch forward and two backward, whatever the batch and the heads. A block has
  * query rows of one head and walks over the earlier keys. It keeps a running maximum and sum (Dao et al.,
  * "FlashAttention", 2022; Dao, "FlashAttention-2", 2023). Backward has blocks of queries and blocks of keys. Each
  * element has one writer, so the bits do not depend on the order of blocks. Heads may share keys and values. */
 #ifndef TESS_MODELS_CUDA_KERNELS_ATTEND_H
 #define TESS_MODELS_CUDA_KERNELS_ATTEND_H
 #include "attention_tile.h"
-#include "tools/models/ops_formulas.h"
+
+#include <limits.h>
+
+/* Sixteens of query rows that a warp holds in a kernel for heads of `size`. Two share each load of keys and values;
+ * larger heads leave too few registers. */
+#define ATTEND_PARTS(size) ((size) <= 64 ? 2 : 1)
+/* Return how many blocks of queries, or of keys, a head has. */
+TESS_FN uint32_t attend_query_tiles(int time, int size) {
+    int rows = ATTEND_PARTS(size) * TILE_ROWS;
+    return (uint32_t)((time + rows - 1) / rows);
+}
+TESS_FN uint32_t attend_key_tiles(int time) {
+    return (uint32_t)((time + TILE_ROWS - 1) / TILE_ROWS);
+}
+
+#define ATTEND_LOG2E 1.44269504f
+typedef struct {              /* a query sees the keys from attend_first_key to itself */
+    int32_t window;           /* INT_MAX: all earlier keys */
+    float scale, two;         /* of scores; two: for exponentials of base 2 */
+    float over_cap, cap_over; /* over_cap: scale / cap, or 0 without a cap; cap_over: cap / scale */
+} attend_sight;
+TESS_FN attend_sight attend_sight_of(int window, float scale, float cap) {
+    attend_sight e = { window > 0 ? window : INT_MAX, scale, scale * ATTEND_LOG2E, cap > 0 ? scale / cap : 0,
+                       cap / scale };
+    return e;
+}
 
 typedef struct { /* qkv[batch, time, heads + 2 · kv_heads, size]; y[batch, time, heads, size] */
     const uint16_t *qkv;
     uint16_t *y;
     float *lse; /* [batch, heads, time] */
-    int32_t batch, time, heads, kv_heads, size, tiles, vector, window;
-    float scale, cap;
+    int32_t batch, time, heads, kv_heads, size, vector;
+    attend_sight sight;
 } ops_args_attend;
 typedef struct { /* blocks of queries precede blocks of keys */
-    const uint16_t *qkv, *y, *dy;
+    const uint16_t *qkv, *dy;
+    const float *rows; /* [batch, heads, time, 2]: the sums of attend_sums */
     /* A table that is not null turns the gradients of queries and keys back. */
-    const float *lse, *table;
+    const float *table;
     uint16_t *dqkv;
-    int32_t batch, time, heads, kv_heads, size, tiles, vector, window;
-    float scale, cap;
+    int32_t batch, time, heads, kv_heads, size, vector;
+    attend_sight sight;
 } ops_args_attend_backward;
 
-typedef struct { /* a query sees the keys from attend_first_key to itself */
-    int window;
-    float scale, over_cap, cap_over; /* over_cap: scale / cap, or 0 without a cap; cap_over: cap / scale */
-} attend_sight;
-#define ATTEND_SIGHT(a)                                                                                                \
-    { (a)->window, (a)->scale, (a)->cap > 0 ? (a)->scale / (a)->cap : 0, (a)->cap / (a)->scale }
 TESS_FN int attend_first_key(const attend_sight *e, int query) {
-    return e->window > 0 && query >= e->window ? query - e->window + 1 : 0;
+    return query >= e->window ? query - e->window + 1 : 0;
 }
-TESS_FN int attend_hides(const attend_sight *e, int query, int key) {
-    return key > query || (e->window > 0 && key + e->window <= query);
+
+typedef struct { /* scores of a warp: rows × columns are queries × keys, or with `turned` keys × queries */
+    int row, rows, column, columns, turned;
+} attend_field;
+/* Returns whether some queries of a field do not see some keys, and whether no query sees a key. */
+TESS_FN int attend_hides_some(const attend_sight *e, attend_field f) {
+    int query = f.turned ? f.column : f.row, queries = f.turned ? f.columns : f.rows;
+    int key = f.turned ? f.row : f.column, keys = f.turned ? f.rows : f.columns;
+    return key + keys - 1 > query || query + queries - 1 - key >= e->window;
 }
-/* Returns tanh(scaled score / cap). Without a cap it returns 0, so that score and slope stay as they are. */
-TESS_FN float attend_tanh(const attend_sight *e, float score) {
-    return e->over_cap > 0 ? ops_tanh(score * e->over_cap) : 0;
+TESS_FN int attend_hides_all(const attend_sight *e, attend_field f) {
+    int query = f.turned ? f.column : f.row, queries = f.turned ? f.columns : f.rows;
+    int key = f.turned ? f.row : f.column, keys = f.turned ? f.rows : f.columns;
+    return key > query + queries - 1 || query - (key + keys - 1) >= e->window;
 }
-TESS_FN float attend_capped(const attend_sight *e, float score, float t) {
-    return e->over_cap > 0 ? e->cap_over * t : score;
+
+/* Hides the scores of keys that their queries do not see. Only the field's first 16 rows are in s. */
+TESS_FN void attend_hide(tile_c *s, const attend_sight *e_, attend_field f) {
+    TILE_EACH_LANE(i, g, t) {
+        TILE_UNROLL for (int k = 0; k < f.columns / 8; k++) TILE_UNROLL for (int e = 0; e < 4; e++) {
+            int back = f.row + g + e / 2 * 8 - (f.column + k * 8 + 2 * t + e % 2);
+            if ((uint32_t)(f.turned ? -back : back) >= (uint32_t)e_->window) /* later keys are below 0 */
+                s[k].v[i][e] = -INFINITY;
+        }
+    }
+}
+
+/* Caps scores; where `slopes` is not null, multiplies it by the derivative. */
+TESS_FN void attend_cap(tile_c *s, tile_c *slopes, int columns, const attend_sight *e_) {
+    TILE_ALL_LANES(i) {
+        TILE_UNROLL for (int k = 0; k < columns / 8; k++) TILE_UNROLL for (int e = 0; e < 4; e++) {
+            float t = tile_tanh(s[k].v[i][e] * e_->over_cap);
+            s[k].v[i][e] = e_->cap_over * t;
+            if (slopes)
+                slopes[k].v[i][e] *= 1 - t * t;
+        }
+    }
 }
 
 typedef struct { /* one tile of one head of one sample */
-    int64_t n;
-    int head, tile;
+    int n, head, tile;
 } attend_place;
 
-/* Blocks with the most work start first; in forward those are the last tiles. */
-TESS_FN attend_place attend_place_of(uint32_t block, int heads, int tiles, int backwards) {
-    uint32_t of = block / (uint32_t)tiles, tile = block % (uint32_t)tiles;
-    attend_place p = { (int64_t)(of / (uint32_t)heads), (int)(of % (uint32_t)heads), (int)tile };
-    p.tile = backwards ? tiles - 1 - p.tile : p.tile;
+/* Numbers the tiles first, then samples and heads, so that the blocks with the most work start first. */
+TESS_FN attend_place attend_place_of(uint32_t block, int batch, int heads) {
+    uint32_t of = (uint32_t)batch * (uint32_t)heads, within = block % of;
+    attend_place p = { (int)(within / (uint32_t)heads), (int)(within % (uint32_t)heads), (int)(block / of) };
     return p;
 }
 
-/* The rows of head `at_`, where a sample's heads of queries, keys and values are numbered in that order. */
-#define ATTEND_PART(a, p, at_)                                                                                         \
-    {                                                                                                                  \
-        (a)->qkv +                                                                                                     \
-            ((uint64_t)(p).n * (uint64_t)(a)->time * attend_pitch((a)->heads, (a)->kv_heads) + (uint64_t)(at_)) *      \
-                (uint64_t)(a)->size,                                                                                   \
-            attend_pitch((a)->heads, (a)->kv_heads) * (uint64_t)(a)->size, (a)->time, (a)->size, (a)->vector           \
-    }
-TESS_FN uint64_t attend_pitch(int heads, int kv_heads) {
-    return (uint64_t)(heads + 2 * kv_heads);
-}
-/* Returns the rows of a head of y or dy. */
-TESS_FN tile_from attend_rows(const uint16_t *y, int64_t n, int head, int time, int heads, int size, int vector) {
-    uint64_t pitch = (uint64_t)heads * (uint64_t)size;
-    tile_from m = { y + (uint64_t)n * (uint64_t)time * pitch + (uint64_t)head * (uint64_t)size, pitch, time, size,
-                    vector };
+/* Returns the rows of head `head` of sample n, where a row has `heads` of them. */
+TESS_FN tile_from attend_rows(const uint16_t *x, int heads, int n, int head, int time, int size, int vector) {
+    uint32_t pitch = (uint32_t)heads * (uint32_t)size, row = (uint32_t)n * (uint32_t)time;
+    tile_from m = { x + (uint64_t)row * pitch + (uint32_t)head * (uint32_t)size, pitch, time, size, vector };
     return m;
 }
+/* Heads of queries, keys and values are numbered in that order. */
+#define ATTEND_PART(a, n, head)                                                                                        \
+    attend_rows((a)->qkv, (a)->heads + 2 * (a)->kv_heads, n, head, (a)->time, (a)->size, (a)->vector)
+#define ATTEND_DY(a, n, head) attend_rows((a)->dy, (a)->heads, n, head, (a)->time, (a)->size, (a)->vector)
 
-#define ATTEND_LOG2E 1.44269504f
-#define ATTEND_NONE (-1e30f) /* the score of a hidden key, and the maximum of no scores */
-
-/* Writes a warp's 16 rows × 8 columns, each row times its factor. */
-TESS_FN void attend_put(const tile_c *c, const tile_rows *times, uint16_t *to, uint64_t pitch, int row, int rows,
-                        int column, int size) {
+/* Writes a warp's 16 rows of m as they lie in `to`, where m lies in `of`. */
+TESS_FN void attend_put(const tile_c *c, int columns, uint16_t *to, const uint16_t *of, const tile_from *m, int row) {
     TILE_EACH_LANE(i, g, t) {
-        TILE_UNROLL for (int e = 0; e < 4; e++) {
-            int r = row + g + e / 2 * 8, k = column + 2 * t + e % 2;
-            if (r < rows && k < size)
-                to[(uint64_t)r * pitch + (uint64_t)k] = ops_half_of(c->v[i][e] * times->v[i][e / 2]);
+        TILE_UNROLL for (int n = 0; n < 2; n++) {
+            int r = row + g + 8 * n;
+            uint16_t *at = to + (m->at - of) + (uint64_t)(uint32_t)r * m->pitch + 2 * t;
+            if (r < m->rows)
+                TILE_UNROLL for (int d = 0; d < columns; d += 8) tile_put_two(
+                    at + d, c[d / 8].v[i][2 * n], c[d / 8].v[i][2 * n + 1], m->size - d - 2 * t, m->vector);
         }
     }
 }
@@ -110,37 +146,73 @@ TESS_FN void attend_turn_back(tile_c *re, tile_c *im, const float *table, int ro
     }
 }
 
-/* Two threads share a row; each sums y · dy over half of it. */
-TESS_FN void attend_half_delta(const tile_from *y, const tile_from *dy, int first, int rows, int thread, float *half) {
-    __attribute__((aligned(16))) uint16_t a[8], b[8];
-    float sum = 0;
-    if (thread >= 2 * rows)
-        return;
-    for (int c = thread % 2 * 8; c < y->size; c += 16) {
-        tile_eight(y, first + thread / 2, c, a);
-        tile_eight(dy, first + thread / 2, c, b);
-        TILE_UNROLL for (int i = 0; i < 8; i++) sum += ops_of_half(a[i]) * ops_of_half(b[i]);
+/* The address of a query's sums. */
+#define ATTEND_ROWS(a, n, head, query)                                                                                 \
+    ((a)->rows + 2 * ((uint64_t)(uint32_t)((n) * (a)->heads + (head)) * (uint32_t)(a)->time + (uint32_t)(query)))
+/* Reads the sums of a warp's 16 queries. */
+TESS_FN void attend_own_rows(tile_c *own, const float *rows, int row, int time) {
+    TILE_ALL_LANES(i) {
+        TILE_UNROLL for (int e = 0; e < 4; e++) {
+            int r = row + TILE_GROUP(i) + e / 2 * 8;
+            own->v[i][e] = r < time ? rows[2 * r + e % 2] : 0;
+        }
     }
-    half[thread] = sum;
+}
+
+/* Copies to `four`: of the rows g and g + 8 of a lane, or of its columns of a field, base-2 log-sum-exp and delta. */
+TESS_FN void attend_four(const tile_c *own, const float *columns, int k, int i, int t, float *four) {
+    if (own)
+        memcpy(four, own->v[i], sizeof own->v[i]);
+    else
+        tile_four(columns + 2 * (k * 8 + 2 * t), four);
+}
+
+/* Turns scores into probabilities, and dp into the gradient of scores over `scale`. */
+TESS_FN void attend_slopes(tile_c *s, tile_c *dp, const tile_c *own, const float *columns, const attend_sight *sight,
+                           attend_field f) {
+    __attribute__((aligned(16))) float four[4];
+    TILE_ALL_LANES(i)
+        TILE_UNROLL for (int k = 0; k < f.columns / 8; k++) {
+            attend_four(own, columns, k, i, TILE_FOURTH(i), four);
+            TILE_UNROLL for (int e = 0; e < 4; e++) dp[k].v[i][e] -= four[f.turned ? e % 2 * 2 + 1 : e / 2 * 2 + 1];
+        }
+    if (sight->over_cap > 0)
+        attend_cap(s, dp, f.columns, sight);
+    if (attend_hides_some(sight, f))
+        attend_hide(s, sight, f);
+    TILE_ALL_LANES(i)
+        TILE_UNROLL for (int k = 0; k < f.columns / 8; k++) {
+            attend_four(own, columns, k, i, TILE_FOURTH(i), four);
+            TILE_UNROLL for (int e = 0; e < 4; e++) {
+                s[k].v[i][e] = tile_exp2(fmaf(s[k].v[i][e], sight->two, -four[f.turned ? e % 2 * 2 : e / 2 * 2]));
+                dp[k].v[i][e] *= s[k].v[i][e];
+            }
+        }
 }
 
 enum { ATTEND_MOST = 128 };
 #define ATTEND_NAME_(name, size) name##_##size
 #define ATTEND_NAME(name, size) ATTEND_NAME_(name, size)
 
+/* ATTEND_SPAN: rows of the tiles that a block walks over. ATTEND_SLICE: columns of scores at a time in backward. */
 #define ATTEND_SIZE 16
-#define ATTEND_SMALL 32
+#define ATTEND_SPAN 64
+#define ATTEND_SLICE 32
 #include "attend_body.h"
 #define ATTEND_SIZE 32
-#define ATTEND_SMALL 64
+#define ATTEND_SPAN 64
+#define ATTEND_SLICE 32
 #include "attend_body.h"
 #define ATTEND_SIZE 64
-#define ATTEND_SMALL 64
+#define ATTEND_SPAN 64
+#define ATTEND_SLICE 32
 #include "attend_body.h"
 #define ATTEND_SIZE 96
-#define ATTEND_SMALL 32
+#define ATTEND_SPAN 32
+#define ATTEND_SLICE 32
 #include "attend_body.h"
 #define ATTEND_SIZE 128
-#define ATTEND_SMALL 16
+#define ATTEND_SPAN 32
+#define ATTEND_SLICE 16
 #include "attend_body.h"
 #endif

@@ -101,4 +101,31 @@ OPS_BODY(attention_slopes) {
     }
 }
 
+/* ---- backward of kernels_attend.h ------------------------------------------------------------------ */
+typedef struct { /* rows[batch, heads, time, 2]: of a query's row, base-2 log-sum-exp, and the sum of y · dy */
+    const uint16_t *y, *dy; /* [batch, time, heads, size] */
+    const float *lse;
+    float *rows;
+    uint64_t batch, time, heads, size;
+} ops_args_attend_sums;
+OPS_BODY(attend_sums) {
+    OPS_ROW;
+    if (r >= a->batch * a->time * a->heads)
+        return;
+    if (phase == 0) {
+        float sum = 0, y[8], dy[8];
+        for (uint64_t c = lane * 8; c < a->size; c += OPS_LANES * 8) {
+            ops_get_eight(a->y, r * a->size + c, a->size - c, 1, a->size % 8 == 0, y);
+            ops_get_eight(a->dy, r * a->size + c, a->size - c, 1, a->size % 8 == 0, dy);
+            for (int i = 0; i < 8; i++)
+                sum += y[i] * dy[i];
+        }
+        room[thread] = (double)sum;
+    } else if (lane == 0) {
+        uint64_t row = ops_div(r, a->heads), n = ops_div(row, a->time);
+        uint64_t to = (n * a->heads + r - row * a->heads) * a->time + row - n * a->time;
+        a->rows[2 * to] = a->lse[to] * ATTEND_LOG2E;
+        a->rows[2 * to + 1] = (float)ops_add_lanes(room, within);
+    }
+}
 #endif

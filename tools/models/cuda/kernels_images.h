@@ -18,7 +18,7 @@ OPS_BODY(batchnorm_sums) {
     OPS_ONE_PHASE;
     if (first >= a->rows)
         return;
-    for (uint64_t r = first; r < last; r++) {
+    OPS_AHEAD for (uint64_t r = first; r < last; r++) {
         double v = (double)a->x[r * a->channels + c];
         sum += v;
         square += v * v;
@@ -30,8 +30,7 @@ OPS_BODY(batchnorm_sums) {
 /* Adds the chunks in order. The sum starts as the first chunk's, not as 0. */
 TESS_FN double ops_add_chunks(const double *sums, uint64_t rows, uint64_t channels, uint64_t at) {
     double sum = sums[at];
-    for (uint64_t chunk = 1; chunk * OPS_CHUNK < rows; chunk++)
-        sum += sums[chunk * 2 * channels + at];
+    OPS_AHEAD for (uint64_t chunk = 1; chunk * OPS_CHUNK < rows; chunk++) sum += sums[chunk * 2 * channels + at];
     return sum;
 }
 
@@ -93,9 +92,9 @@ OPS_BODY(batchnorm_slopes) {
     if (first >= a->rows)
         return;
     float mean = a->stats[c], rsigma = a->stats[a->channels + c];
-    for (uint64_t r = first; r < last; r++) {
+    OPS_AHEAD for (uint64_t r = first; r < last; r++) {
         uint64_t at = r * a->channels + c;
-        float g = !a->relu || a->y[at] > 0 ? a->dy[at] : 0;
+        float dy = a->dy[at], g = !a->relu || a->y[at] > 0 ? dy : 0;
         sum += (double)g;
         dot += (double)g * (double)((a->x[at] - mean) * rsigma);
     }

@@ -94,6 +94,9 @@ TESS_FN void ops_put_eight(void *y, uint64_t i, uint64_t n, int32_t half, int ve
 TESS_FN int ops_is_vector(uint64_t width) {
     return width % 8 == 0;
 }
+/* Calls fn(…, n, vector). If all eight elements are `whole` vectors, it is compiled for that alone: then no branch
+ * stands between loads, so that a thread waits for them once. */
+#define OPS_KNOWN(whole, n, fn, ...) ((whole) ? fn(__VA_ARGS__, 8, 1) : fn(__VA_ARGS__, n, 0))
 /* A thread handles eight elements of arrays that start at multiples of 16 bytes. */
 #define OPS_EIGHT(i) uint64_t i = ((uint64_t)block * OPS_BLOCK + thread) * 8
 
@@ -210,20 +213,22 @@ typedef struct { /* dx of GELU, and y = GELU(x) computed again; dx may be dy */
     uint64_t elems;
     int32_t half;
 } ops_args_gelu_slopes;
-OPS_BODY(gelu_slopes) {
+TESS_FN void ops_gelu_slopes_eight(const ops_args_gelu_slopes *a, uint64_t i, uint64_t n, int vector) {
     float x[8], dy[8];
-    OPS_EIGHT(i);
-    OPS_ONE_PHASE;
-    if (i >= a->elems)
-        return;
-    ops_get_eight(a->x, i, a->elems - i, a->half, 1, x);
-    ops_get_eight(a->dy, i, a->elems - i, a->half, 1, dy);
+    ops_get_eight(a->x, i, n, a->half, vector, x);
+    ops_get_eight(a->dy, i, n, a->half, vector, dy);
     for (int k = 0; k < 8; k++) {
         dy[k] = ops_gelu_slope_of(x[k], dy[k]);
         x[k] = ops_gelu_of(x[k]);
     }
-    ops_put_eight(a->dx, i, a->elems - i, a->half, 1, dy);
-    ops_put_eight(a->y, i, a->elems - i, a->half, 1, x);
+    ops_put_eight(a->dx, i, n, a->half, vector, dy);
+    ops_put_eight(a->y, i, n, a->half, vector, x);
+}
+OPS_BODY(gelu_slopes) {
+    OPS_EIGHT(i);
+    OPS_ONE_PHASE;
+    if (i < a->elems)
+        OPS_KNOWN(a->elems - i >= 8, a->elems - i, ops_gelu_slopes_eight, a, i);
 }
 
 /* ---- residual and normalisation ----------------------------------------------------------------- */
@@ -376,21 +381,29 @@ OPS_BODY(embed) {
     ops_put_eight(a->y, i, 8, a->half, 1, v);
 }
 
-/* `order` gets the rows sorted by id, and by row within an id; `sorted` gets their ids. Each thread counts the rows
- * that precede its own. So the number of ids does not matter and threads share no sum. */
+/* `order` gets the rows sorted by id, and by row within an id; `sorted` gets their ids. The rows that precede a row are
+ * counted, by eight threads, so the number of ids does not matter. */
+enum { OPS_SORT_SLICES = 8, OPS_SORT_ROWS = OPS_BLOCK / OPS_SORT_SLICES /* of a block */ };
 typedef struct {
     const int32_t *ids;
     int32_t *order, *sorted;
     uint32_t rows;
 } ops_args_sort_ids;
 OPS_BODY(sort_ids) {
-    uint32_t r = block * OPS_BLOCK + thread, at = 0;
-    OPS_ONE_PHASE;
-    if (r >= a->rows)
+    uint32_t slice = thread / OPS_SORT_ROWS, within = thread % OPS_SORT_ROWS, r = block * OPS_SORT_ROWS + within;
+    uint32_t each = (a->rows + OPS_SORT_SLICES - 1) / OPS_SORT_SLICES, last = (slice + 1) * each, at = 0;
+    if (r >= a->rows || (phase && slice))
         return;
     int32_t id = a->ids[r];
-    for (uint32_t k = 0; k < a->rows; k++)
-        at += a->ids[k] < id + (k < r);
+    if (phase == 0) {
+        last = last < a->rows ? last : a->rows;
+        for (uint32_t k = slice * each; k < last; k++)
+            at += a->ids[k] < id + (k < r);
+        room[thread] = at;
+        return;
+    }
+    for (uint32_t k = 0; k < OPS_SORT_SLICES; k++)
+        at += (uint32_t)room[k * OPS_SORT_ROWS + within];
     a->order[at] = (int32_t)r;
     a->sorted[at] = id;
 }
@@ -409,40 +422,58 @@ typedef struct {
 TESS_FN uint64_t ops_columns_of_thread(uint64_t width) {
     return ops_is_vector(width) ? 8 : 1;
 }
-TESS_FN void ops_add_row(const ops_args_embed_slopes *a, uint64_t r, uint64_t c, float scale, float *sum) {
-    float dy[8];
-    ops_get_eight(a->dy, r * a->width + c, ops_columns_of_thread(a->width), a->half, 1, dy);
-    for (int k = 0; k < 8; k++)
-        sum[k] += dy[k] * scale;
+enum { OPS_EMBED_AHEAD = 16 }; /* rows that a thread has under way at once */
+/* Adds n rows of dy in their order, at most OPS_EMBED_AHEAD: `order` from k on, or without it rows k, k + `apart`, … */
+TESS_FN void ops_add_few(const ops_args_embed_slopes *a, const int32_t *order, uint64_t k, uint64_t apart, uint64_t n,
+                         uint64_t c, float scale, uint64_t columns, float *sum) {
+    float dy[OPS_EMBED_AHEAD][8];
+    for (uint64_t i = 0; i < OPS_EMBED_AHEAD; i++) {
+        uint64_t at = k + (i < n ? i : 0) * apart, r = order ? (uint64_t)order[at] : at;
+        ops_get_eight(a->dy, r * a->width + c, columns, a->half, 1, dy[i]);
+    }
+    for (uint64_t i = 0; i < OPS_EMBED_AHEAD; i++)
+        for (int e = 0; e < 8; e++)
+            sum[e] = i < n ? sum[e] + dy[i][e] * scale : sum[e];
 }
-TESS_FN void ops_add_rows(const ops_args_embed_slopes *a, uint64_t first, uint64_t c) {
+/* Returns how many sorted rows from k on have this id, at most OPS_EMBED_AHEAD. */
+TESS_FN uint64_t ops_same_ids(const ops_args_embed_slopes *a, uint64_t k, int32_t id) {
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < OPS_EMBED_AHEAD; i++)
+        n += k + i < a->rows && a->sorted[k + i] == id;
+    return n;
+}
+TESS_FN void ops_add_rows(const ops_args_embed_slopes *a, uint64_t first, uint64_t c, uint64_t columns) {
     int32_t id = a->sorted[first];
-    uint64_t n = ops_columns_of_thread(a->width), to = (uint64_t)id * a->width + c;
+    uint64_t to = (uint64_t)id * a->width + c;
     float sum[8];
     if (first && a->sorted[first - 1] == id)
         return;
-    ops_get_eight(a->dtable, to, n, 0, 1, sum);
-    for (uint64_t k = first; k < a->rows && a->sorted[k] == id; k++)
-        ops_add_row(a, (uint64_t)a->order[k], c, a->scale, sum);
-    ops_put_eight(a->dtable, to, n, 0, 1, sum);
+    ops_get_eight(a->dtable, to, columns, 0, 1, sum);
+    for (uint64_t k = first, same; (same = ops_same_ids(a, k, id)); k += same)
+        ops_add_few(a, a->order, k, 1, same, c, a->scale, columns, sum);
+    ops_put_eight(a->dtable, to, columns, 0, 1, sum);
+}
+TESS_FN void ops_add_positions(const ops_args_embed_slopes *a, uint64_t row, uint64_t c, uint64_t columns) {
+    float sum[8] = { 0 };
+    if (a->add_position)
+        ops_get_eight(a->dposition, row * a->width + c, columns, 0, 1, sum);
+    for (uint64_t r = row; r < a->rows; r += OPS_EMBED_AHEAD * a->time) {
+        uint64_t left = ops_div(a->rows - r + a->time - 1, a->time), most = OPS_EMBED_AHEAD;
+        ops_add_few(a, NULL, r, a->time, left < most ? left : most, c, 1, columns, sum);
+    }
+    ops_put_eight(a->dposition, row * a->width + c, columns, 0, 1, sum);
+}
+TESS_FN void ops_embed_slopes_of(const ops_args_embed_slopes *a, uint64_t i, uint64_t columns, int vector) {
+    uint64_t threads = a->width / columns, row = ops_div(i, threads), c = ops_mod(i, threads) * columns;
+    (void)vector;
+    if (row < a->rows && a->dtable)
+        ops_add_rows(a, row, c, columns);
+    if (row >= a->rows && row - a->rows < a->time && a->dposition)
+        ops_add_positions(a, row - a->rows, c, columns);
 }
 OPS_BODY(embed_slopes) {
-    uint64_t n = ops_columns_of_thread(a->width), threads = a->width / n;
-    uint64_t i = (uint64_t)block * OPS_BLOCK + thread, row = ops_div(i, threads), c = ops_mod(i, threads) * n;
-    float sum[8] = { 0 };
+    uint64_t i = (uint64_t)block * OPS_BLOCK + thread;
     OPS_ONE_PHASE;
-    if (row < a->rows) {
-        if (a->dtable)
-            ops_add_rows(a, row, c);
-        return;
-    }
-    row -= a->rows;
-    if (row >= a->time || !a->dposition)
-        return;
-    if (a->add_position)
-        ops_get_eight(a->dposition, row * a->width + c, n, 0, 1, sum);
-    for (uint64_t r = row; r < a->rows; r += a->time)
-        ops_add_row(a, r, c, 1, sum);
-    ops_put_eight(a->dposition, row * a->width + c, n, 0, 1, sum);
+    OPS_KNOWN(ops_is_vector(a->width), 1, ops_embed_slopes_of, a, i);
 }
 #endif

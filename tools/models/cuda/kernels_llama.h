@@ -132,18 +132,19 @@ typedef struct { /* y[rows, width] from x[rows, 2 · width] */
     uint64_t rows, width;
     int32_t half, gelu;
 } ops_args_swiglu;
-OPS_BODY(swiglu) {
-    int vector = ops_is_vector(a->width);
+TESS_FN void ops_swiglu_eight(const ops_args_swiglu *a, uint64_t r, uint64_t c, uint64_t n, int vector) {
     float gate[8], up[8];
-    OPS_ROW_EIGHT(r, c);
-    OPS_ONE_PHASE;
-    if (r >= a->rows)
-        return;
-    ops_get_eight(a->x, r * 2 * a->width + c, a->width - c, a->half, vector, gate);
-    ops_get_eight(a->x, (r * 2 + 1) * a->width + c, a->width - c, a->half, vector, up);
+    ops_get_eight(a->x, r * 2 * a->width + c, n, a->half, vector, gate);
+    ops_get_eight(a->x, (r * 2 + 1) * a->width + c, n, a->half, vector, up);
     for (int k = 0; k < 8; k++)
         up[k] = a->gelu ? ops_gelu_of(gate[k]) * up[k] : ops_swiglu_of(gate[k], up[k]);
-    ops_put_eight(a->y, r * a->width + c, a->width - c, a->half, vector, up);
+    ops_put_eight(a->y, r * a->width + c, n, a->half, vector, up);
+}
+OPS_BODY(swiglu) {
+    OPS_ROW_EIGHT(r, c);
+    OPS_ONE_PHASE;
+    if (r < a->rows)
+        OPS_KNOWN(ops_is_vector(a->width), a->width - c, ops_swiglu_eight, a, r, c);
 }
 
 typedef struct { /* dx of x[rows, 2 · width], and y computed again; y may be dy */
@@ -152,14 +153,9 @@ typedef struct { /* dx of x[rows, 2 · width], and y computed again; y may be dy
     uint64_t rows, width;
     int32_t half, gelu;
 } ops_args_swiglu_slopes;
-OPS_BODY(swiglu_slopes) {
-    int vector = ops_is_vector(a->width);
+TESS_FN void ops_swiglu_slopes_eight(const ops_args_swiglu_slopes *a, uint64_t r, uint64_t c, uint64_t n, int vector) {
     float gate[8], up[8], dy[8], dup[8];
-    OPS_ROW_EIGHT(r, c);
-    OPS_ONE_PHASE;
-    if (r >= a->rows)
-        return;
-    uint64_t at = r * 2 * a->width + c, n = a->width - c;
+    uint64_t at = r * 2 * a->width + c;
     ops_get_eight(a->x, at, n, a->half, vector, gate);
     ops_get_eight(a->x, at + a->width, n, a->half, vector, up);
     ops_get_eight(a->dy, r * a->width + c, n, a->half, vector, dy);
@@ -172,5 +168,11 @@ OPS_BODY(swiglu_slopes) {
     ops_put_eight(a->dx, at, n, a->half, vector, gate);
     ops_put_eight(a->dx, at + a->width, n, a->half, vector, dup);
     ops_put_eight(a->y, r * a->width + c, n, a->half, vector, up);
+}
+OPS_BODY(swiglu_slopes) {
+    OPS_ROW_EIGHT(r, c);
+    OPS_ONE_PHASE;
+    if (r < a->rows)
+        OPS_KNOWN(ops_is_vector(a->width), a->width - c, ops_swiglu_slopes_eight, a, r, c);
 }
 #endif

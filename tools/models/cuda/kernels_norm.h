@@ -12,14 +12,37 @@ TESS_FN double *ops_row_numbers(double *room, uint64_t within) {
     return room + 2 * OPS_BLOCK + 2 * within;
 }
 
-/* Reads eight elements of a row to normalise, and writes the sums that are wanted. */
-TESS_FN void ops_norm_eight(const ops_args_norm *a, uint64_t r, uint64_t c, float *v) {
-    float add[8], bias[8];
+/* Groups of eight elements of a tile that a thread has under way at once. In fp32 one fills as many registers, and fp16
+ * needs some more than bf16. */
+#if defined(OPS_HALF_F16)
+enum { OPS_TILE_AHEAD = 1 };
+#else
+enum { OPS_TILE_AHEAD = 2 };
+#endif
+TESS_FN uint32_t ops_tile_ahead(int32_t half) {
+    return half ? (uint32_t)OPS_TILE_AHEAD : 1;
+}
+typedef struct { /* of two arrays */
+    float x[8], y[8];
+} ops_tile_eight;
+/* Reads group i of a block's rows; `first`: their first element. y null: not read. A group of a row that is not there
+ * is read from the first row, because a branch before a load would make the thread wait. */
+TESS_FN void ops_tile_read(const void *x, const void *y, int32_t half, uint32_t eights, uint64_t first, uint32_t rows,
+                           uint32_t i, ops_tile_eight *e) {
+    uint64_t at = first + (uint64_t)(i < rows * eights ? i : i % eights) * 8;
+    ops_get_eight(x, at, 8, half, 1, e->x);
+    if (y)
+        ops_get_eight(y, at, 8, half, 1, e->y);
+}
+/* Returns how many of a block's rows exist. */
+TESS_FN uint32_t ops_tile_count(uint64_t rows, uint64_t begin, uint32_t tile_rows) {
+    return rows - begin < tile_rows ? (uint32_t)(rows - begin) : tile_rows;
+}
+
+/* Adds to eight elements what precedes the normalisation, and writes the sums that are wanted. */
+TESS_FN void ops_norm_eight(const ops_args_norm *a, uint64_t r, uint64_t c, float *v, float *add) {
+    float bias[8];
     uint64_t i = r * a->width + c;
-    ops_get_eight(a->x, i, 8, a->half, 1, v);
-    if (!a->add)
-        return;
-    ops_get_eight(a->add, i, 8, a->half, 1, add);
     ops_bias_eight(a->add_bias, c, a->half, bias);
     for (int k = 0; k < 8; k++)
         add[k] += bias[k];
@@ -46,25 +69,40 @@ TESS_FN void ops_norm_lane(const ops_args_norm *a, const void *tile, uint64_t ro
     *out = (double)sum;
 }
 
+TESS_FN void ops_norm_fill(const ops_args_norm *a, const void *add, uint64_t begin, uint32_t thread, void *tile) {
+    uint32_t eights = (uint32_t)(a->width / 8), rows = ops_tile_count(a->rows, begin, a->tile_rows);
+    uint32_t ahead = ops_tile_ahead(a->half), pitch = (uint32_t)ops_tile_pitch(a->width);
+    OPS_ROLLED for (uint32_t i = thread; i < rows * eights; i += ahead * OPS_BLOCK) {
+        ops_tile_eight all[OPS_TILE_AHEAD];
+        for (uint32_t k = 0; k < OPS_TILE_AHEAD; k++)
+            if (k < ahead)
+                ops_tile_read(a->x, add, a->half, eights, begin * a->width, rows, i + k * OPS_BLOCK, &all[k]);
+        OPS_UNROLLED for (uint32_t k = 0; k < OPS_TILE_AHEAD; k++) {
+            uint32_t at = i + k * OPS_BLOCK, within = at / eights, c = (at - within * eights) * 8;
+            if (k >= ahead || within >= rows)
+                continue;
+            if (add)
+                ops_norm_eight(a, begin + within, c, all[k].x, all[k].y);
+            ops_put_eight(tile, within * pitch + c, 8, a->half, 1, all[k].x);
+        }
+    }
+}
 OPS_BODY(norm_tile) {
     uint64_t eights = a->width / 8, pitch = ops_tile_pitch(a->width), begin = (uint64_t)block * a->tile_rows;
     void *tile = ops_tile(room);
     float v[8], w[8], b[8];
     if (phase == 0) {
-        OPS_TILE_EACH(i, a->tile_rows, eights) {
-            uint64_t within = i / eights, c = i % eights * 8;
-            if (begin + within < a->rows) {
-                ops_norm_eight(a, begin + within, c, v);
-                ops_put_eight(tile, within * pitch + c, 8, a->half, 1, v);
-            }
-        }
+        if (a->add)
+            ops_norm_fill(a, a->add, begin, thread, tile);
+        else
+            ops_norm_fill(a, NULL, begin, thread, tile);
         return;
     }
     if (!a->y)
         return;
     if (phase == 4) {
         OPS_TILE_EACH(i, a->tile_rows, eights) {
-            uint64_t within = i / eights, c = i % eights * 8;
+            uint64_t within = i / (uint32_t)eights, c = i % (uint32_t)eights * 8;
             const double *of = ops_row_numbers(room, within);
             if (begin + within >= a->rows)
                 continue;
@@ -127,20 +165,34 @@ OPS_BODY(norm_slopes_tile) {
     uint64_t eights = a->width / 8, pitch = ops_tile_pitch(a->width), begin = (uint64_t)block * a->tile_rows;
     uint64_t other = a->tile_rows * pitch; /* dy's rows follow x's */
     void *tile = ops_tile(room);
-    float x[8], dy[8];
-    if (phase == 0 || phase == 3) {
-        OPS_TILE_EACH(i, a->tile_rows, eights) {
-            uint64_t within = i / eights, c = i % eights * 8, r = begin + within, at = within * pitch + c;
-            if (r >= a->rows)
-                continue;
-            ops_get_eight(phase ? tile : a->x, phase ? at : r * a->width + c, 8, a->half, 1, x);
-            ops_get_eight(phase ? tile : a->dy, phase ? other + at : r * a->width + c, 8, a->half, 1, dy);
-            if (phase) {
-                ops_norm_slopes_eight(a, r, c, x, dy, ops_row_numbers(room, within));
-                continue;
+    if (phase == 0) {
+        uint32_t rows = ops_tile_count(a->rows, begin, a->tile_rows), ahead = ops_tile_ahead(a->half);
+        OPS_ROLLED for (uint32_t i = thread; i < rows * (uint32_t)eights; i += ahead * OPS_BLOCK) {
+            ops_tile_eight all[OPS_TILE_AHEAD];
+            for (uint32_t k = 0; k < OPS_TILE_AHEAD; k++)
+                if (k < ahead)
+                    ops_tile_read(a->x, a->dy, a->half, (uint32_t)eights, begin * a->width, rows, i + k * OPS_BLOCK,
+                                  &all[k]);
+            for (uint32_t k = 0; k < OPS_TILE_AHEAD; k++) {
+                uint32_t at = i + k * OPS_BLOCK, within = at / (uint32_t)eights;
+                uint64_t place = within * pitch + (at - within * (uint32_t)eights) * 8;
+                if (k >= ahead || within >= rows)
+                    continue;
+                ops_put_eight(tile, place, 8, a->half, 1, all[k].x);
+                ops_put_eight(tile, other + place, 8, a->half, 1, all[k].y);
             }
-            ops_put_eight(tile, at, 8, a->half, 1, x);
-            ops_put_eight(tile, other + at, 8, a->half, 1, dy);
+        }
+        return;
+    }
+    if (phase == 3) {
+        OPS_TILE_EACH(i, a->tile_rows, eights) {
+            uint64_t within = i / (uint32_t)eights, c = i % (uint32_t)eights * 8, at = within * pitch + c;
+            float x[8], dy[8];
+            if (begin + within >= a->rows)
+                continue;
+            ops_get_eight(tile, at, 8, a->half, 1, x);
+            ops_get_eight(tile, other + at, 8, a->half, 1, dy);
+            ops_norm_slopes_eight(a, begin + within, c, x, dy, ops_row_numbers(room, within));
         }
         return;
     }

@@ -20,13 +20,22 @@ typedef struct { /* y[sample, c] = the sum over the sample's rows of x, or y += 
     uint32_t over; /* 1: divide by rows */
 } ops_args_column_sums;
 OPS_BODY(column_sums) {
+    enum { AHEAD = 16 }; /* rows that a thread has under way at once */
     uint64_t sample = block / a->groups, c = block % a->groups * OPS_COLUMNS_PER_BLOCK + thread % OPS_COLUMNS_PER_BLOCK;
     if (c >= a->width)
         return;
     if (phase == 0) {
         const float *x = a->x + sample * a->rows * a->width + c;
+        uint64_t r = thread / OPS_COLUMNS_PER_BLOCK;
         double sum = 0;
-        for (uint64_t r = thread / OPS_COLUMNS_PER_BLOCK; r < a->rows; r += OPS_COLUMN_LANES)
+        OPS_ROLLED for (; r + (AHEAD - 1) * OPS_COLUMN_LANES < a->rows; r += AHEAD * OPS_COLUMN_LANES) {
+            float v[AHEAD];
+            for (uint64_t k = 0; k < AHEAD; k++)
+                v[k] = x[(r + k * OPS_COLUMN_LANES) * a->width];
+            for (uint64_t k = 0; k < AHEAD; k++)
+                sum += (double)v[k];
+        }
+        for (; r < a->rows; r += OPS_COLUMN_LANES)
             sum += (double)x[r * a->width];
         room[thread] = sum;
     } else if (thread < OPS_COLUMNS_PER_BLOCK) {

@@ -15,12 +15,13 @@ static uint64_t product_need(int64_t rows, int64_t columns, int64_t depth) {
     return ops_cuda_workspace(rows, columns, depth, 1);
 }
 
-static tess_status add_bias(const cuda_ops *c, const ops_factors *f, const void *x, const void *bias, void *before,
-                            void *y, int32_t gelu) {
+/* Applies bias and GELU to a product in y. */
+static tess_status add_bias(const cuda_ops *c, const ops_factors *f) {
     uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns;
-    int32_t vector = ((uintptr_t)x | (uintptr_t)bias | (uintptr_t)before | (uintptr_t)y) % 16 == 0;
-    return OPS_LAUNCH(c, bias, ops_blocks_eights(elems), .x = x, .bias = bias, .before = before, .y = y, .elems = elems,
-                      .width = (uint64_t)f->columns, .half = ops_halves(&c->base), .gelu = gelu, .vector = vector);
+    int32_t vector = ((uintptr_t)f->bias | (uintptr_t)f->before | (uintptr_t)f->y) % 16 == 0;
+    return OPS_LAUNCH(c, bias, ops_blocks_eights(elems), .x = f->y, .bias = f->bias, .before = f->before, .y = f->y,
+                      .elems = elems, .width = (uint64_t)f->columns, .half = ops_halves(&c->base), .gelu = f->gelu,
+                      .vector = vector);
 }
 
 static tess_status gelu_slopes(const cuda_ops *c, const void *x, const void *dy, void *dx, void *y, uint64_t elems) {
@@ -35,24 +36,19 @@ static tess_status layer_gelu_backward(ops *o, const void *x, const void *dy, vo
     OPS_INSIDE(cuda_of(o), gelu_slopes(cuda_of(o), x, dy, dx, y, elems));
 }
 
-/* Applies bias and GELU to a product in y, or GELU's gradient. */
-static tess_status finish_product(const cuda_ops *c, const ops_factors *f) {
-    uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns;
-    if (f->through)
-        return gelu_slopes(c, f->through, f->y, f->y, f->again, elems);
-    return add_bias(c, f, f->y, f->bias, f->before, f->y, f->gelu);
-}
-
 static tess_status product(const cuda_ops *c, const ops_factors *f, void *workspace) {
-    const ops_epilogue e = { f->bias, f->through, f->before, f->gelu };
+    const ops_epilogue e = { f->bias, f->before, f->gelu };
     int done;
     ops_product p = { .rows = f->rows, .columns = f->columns, .depth = f->depth, .a = f->a, .b = f->b, .c = f->y };
     p.a_turned = f->turn_a, p.a_pitch = f->a_pitch ? f->a_pitch : f->turn_a ? f->rows : f->depth;
     p.b_turned = f->turn_b, p.b_pitch = f->turn_b ? f->depth : f->columns;
     p.c_pitch = f->y_pitch ? f->y_pitch : f->columns, p.alpha = f->times > 0 ? f->times : 1, p.beta = f->add ? 1 : 0;
     p.halves = ops_halves(&c->base), p.half_c = ops_halves(&c->base) && !f->wide;
-    if (!f->bias && !f->through)
-        return ops_cuda_product(c, &p, workspace);
+    if (!f->bias) {
+        OPS_TRY(ops_cuda_product(c, &p, workspace));
+        return f->through ? gelu_slopes(c, f->through, f->y, f->y, f->again, (uint64_t)f->rows * (uint64_t)f->columns)
+                          : TESS_OK;
+    }
     if (p.c_pitch != f->columns) {
         OPS_TRY(ops_cuda_product(c, &p, workspace));
         return OPS_LAUNCH(c, bias, ops_blocks_eights((uint64_t)(f->rows * f->columns)), .x = f->y, .bias = f->bias,
@@ -61,9 +57,9 @@ static tess_status product(const cuda_ops *c, const ops_factors *f, void *worksp
     }
     OPS_TRY(ops_cuda_product_with(c, &p, &e, workspace, &done));
     if (done)
-        return f->again ? add_bias(c, f, f->through, NULL, NULL, f->again, 1) : TESS_OK;
+        return TESS_OK;
     OPS_TRY(ops_cuda_product(c, &p, workspace));
-    return finish_product(c, f);
+    return add_bias(c, f);
 }
 static tess_status layer_product(ops *o, const ops_factors *f, void *workspace) {
     OPS_INSIDE(cuda_of(o), product(cuda_of(o), f, workspace));
@@ -264,9 +260,6 @@ static int is_fused(const ops *o, const ops_attention_shape *s) {
 static int32_t kv_heads(const ops_attention_shape *s) {
     return s->kv_heads ? s->kv_heads : s->heads;
 }
-static int32_t tiles_of(const ops_attention_shape *s) {
-    return (s->time + TILE_ROWS - 1) / TILE_ROWS;
-}
 /* Returns the smallest kernel that a head fits into. All forward kernels have the same distance to their backward
  * kernels. */
 static int forward_kernel(const ops_attention_shape *s) {
@@ -278,17 +271,18 @@ static int forward_kernel(const ops_attention_shape *s) {
 }
 
 static void layer_attention_need(const ops *o, const ops_attention_shape *s, ops_scratch *need) {
-    *need = (ops_scratch){ 0, 0 };
+    uint64_t queries = (uint64_t)s->batch * (uint64_t)s->heads * (uint64_t)s->time;
+    *need = (ops_scratch){ 0, ops_align(queries * 2 * sizeof(float)) }; /* attend_sums */
     if (!is_fused(o, s))
         ops_cuda_attention_need(o, s, need);
 }
 
 static tess_status attend(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, void *y, float *lse) {
     ops_args_attend a = { .qkv = qkv, .y = y, .lse = lse, .batch = s->batch, .time = s->time };
-    a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size, a.tiles = tiles_of(s);
-    a.vector = s->size % 8 == 0, a.window = s->window;
-    a.scale = ops_cuda_attention_scale(s), a.cap = s->cap;
-    return ops_cuda_launch(c, forward_kernel(s), &a, (uint64_t)s->batch * (uint64_t)s->heads * (uint64_t)tiles_of(s));
+    a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size, a.vector = s->size % 8 == 0;
+    a.sight = attend_sight_of(s->window, ops_cuda_attention_scale(s), s->cap);
+    return ops_cuda_launch(c, forward_kernel(s), &a,
+                           (uint64_t)s->batch * (uint64_t)s->heads * attend_query_tiles(s->time, s->size));
 }
 
 /* A table can be used only if a head fills its kernel. Then one thread holds both halves of each pair when it writes
@@ -299,14 +293,16 @@ static uint64_t layer_rotation_need(const ops *o, const ops_attention_shape *s) 
 }
 
 static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape *s, const void *qkv, const void *y,
-                                   const float *lse, const void *dy, void *dqkv, const float *table) {
-    ops_args_attend_backward a = { .qkv = qkv, .y = y, .dy = dy, .lse = lse, .table = table };
-    a.dqkv = dqkv;
+                                   const float *lse, const void *dy, void *dqkv, const float *table, float *rows) {
+    uint64_t batch = (uint64_t)s->batch, heads = (uint64_t)s->heads, time = (uint64_t)s->time;
+    ops_args_attend_backward a = { .qkv = qkv, .dy = dy, .rows = rows, .table = table, .dqkv = dqkv };
     a.batch = s->batch, a.time = s->time, a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size;
-    a.tiles = tiles_of(s), a.vector = s->size % 8 == 0, a.window = s->window;
-    a.scale = ops_cuda_attention_scale(s), a.cap = s->cap;
-    return ops_cuda_launch(c, forward_kernel(s) + 1, &a,
-                           (uint64_t)s->batch * (uint64_t)(s->heads + kv_heads(s)) * (uint64_t)tiles_of(s));
+    a.vector = s->size % 8 == 0, a.sight = attend_sight_of(s->window, ops_cuda_attention_scale(s), s->cap);
+    OPS_TRY(OPS_LAUNCH(c, attend_sums, ops_blocks_rows(batch * heads * time), .y = y, .dy = dy, .lse = lse,
+                       .rows = rows, .batch = batch, .time = time, .heads = heads, .size = (uint64_t)s->size));
+    return ops_cuda_launch(
+        c, forward_kernel(s) + 1, &a,
+        batch * (heads * attend_query_tiles(s->time, s->size) + (uint64_t)kv_heads(s) * attend_key_tiles(s->time)));
 }
 
 static tess_status layer_attention(ops *o, const ops_attention_shape *s, const void *qkv, void *y, float *lse,
@@ -320,7 +316,7 @@ static tess_status attention_backward(const cuda_ops *c, const ops_attention_sha
                                       const float *lse, const void *dy, void *dqkv, const ops_rotation *back,
                                       void *scratch) {
     const float *table = back && layer_rotation_need(&c->base, s) ? back->table : NULL;
-    OPS_TRY(is_fused(&c->base, s) ? attend_backward(c, s, qkv, y, lse, dy, dqkv, table)
+    OPS_TRY(is_fused(&c->base, s) ? attend_backward(c, s, qkv, y, lse, dy, dqkv, table, scratch)
                                   : ops_cuda_attention_backward(c, s, qkv, y, lse, dy, dqkv, scratch));
     return back && !table ? rotate(c, back) : TESS_OK;
 }
@@ -349,8 +345,8 @@ static tess_status embed_backward(const cuda_ops *c, const ops_rows *of, const i
     if (of->rows > INT32_MAX)
         return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: an embedding of %llu positions, at most %d are possible",
                          (unsigned long long)of->rows, INT32_MAX);
-    OPS_TRY(OPS_LAUNCH(c, sort_ids, ops_blocks_threads(of->rows), .ids = ids, .order = order, .sorted = sorted,
-                       .rows = (uint32_t)of->rows));
+    OPS_TRY(OPS_LAUNCH(c, sort_ids, (of->rows + OPS_SORT_ROWS - 1) / OPS_SORT_ROWS, .ids = ids, .order = order,
+                       .sorted = sorted, .rows = (uint32_t)of->rows));
     uint64_t threads = of->width / ops_columns_of_thread(of->width);
     return OPS_LAUNCH(c, embed_slopes, ops_blocks_threads((of->rows + of->time) * threads), .order = order,
                       .sorted = sorted, .dy = dy, .dtable = dtable, .dposition = dposition, .rows = of->rows,

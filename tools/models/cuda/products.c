@@ -36,7 +36,7 @@ tess_status ops_cuda_product_failed(const cuda_ops *c, cublasStatus_t status, co
 }
 
 /* cuBLAS is column-major. So the factors are exchanged and read as their transposes. */
-tess_status ops_cuda_product(const cuda_ops *c, const ops_product *p, void *workspace) {
+static tess_status multiply(const cuda_ops *c, const ops_product *p, void *workspace) {
     cublasOperation_t a = p->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     cudaDataType_t half = ops_cuda_half_type(c), dtype = p->halves ? half : CUDA_R_32F;
     cudaDataType_t out = p->half_c ? half : CUDA_R_32F;
@@ -58,6 +58,61 @@ tess_status ops_cuda_product(const cuda_ops *c, const ops_product *p, void *work
                                                 (int)p->c_pitch, p->c_step, (int)times, CUBLAS_COMPUTE_32F,
                                                 CUBLAS_GEMM_DEFAULT);
     return s == CUBLAS_STATUS_SUCCESS ? TESS_OK : ops_cuda_product_failed(c, s, p);
+}
+
+/* ---- sides such as a vocabulary of 50,257 ---------------------------------------------------------- */
+/* Tensor cores read and write 16 bytes at a time only along sides of whole eights. cuBLAS takes slow kernels for any
+ * other side, even if all rows begin at multiples of 16 bytes. So such a product takes eights of the side, and the rest
+ * in a small product. Nothing may lie behind a matrix, so no side can be lengthened. */
+enum { VECTOR = 8 /* elements */, VECTOR_BYTES = 16 };
+typedef enum { WHOLE, OF_ROWS, OF_COLUMNS, OF_DEPTH } odd_side;
+
+static int is_odd(int64_t side) {
+    return side > VECTOR && side % VECTOR != 0;
+}
+
+/* Returns a side whose eights would let all three matrices be read and written by vectors. */
+static odd_side odd_side_of(const ops_product *p) {
+    int64_t pitches = p->a_pitch | p->b_pitch | p->c_pitch;
+    uintptr_t at = (uintptr_t)p->a | (uintptr_t)p->b | (uintptr_t)p->c;
+    if (!p->halves || p->n > 1 || pitches % VECTOR || at % VECTOR_BYTES)
+        return WHOLE;
+    if (is_odd(p->depth) && (!p->a_turned || p->b_turned))
+        return OF_DEPTH;
+    return is_odd(p->columns) ? OF_COLUMNS : is_odd(p->rows) && p->a_turned ? OF_ROWS : WHOLE;
+}
+
+static const void *factor_at(const void *x, int64_t elems) {
+    return (const uint16_t *)x + elems;
+}
+static void *result_at(const ops_product *p, int64_t elems) {
+    return (char *)p->c + elems * (int64_t)(p->half_c ? sizeof(uint16_t) : sizeof(float));
+}
+
+/* Returns the product of `n` from `first` on of a side. */
+static ops_product part_of(const ops_product *p, odd_side side, int64_t first, int64_t n) {
+    ops_product part = *p;
+    if (side != OF_COLUMNS)
+        part.a = factor_at(p->a, first * ((side == OF_ROWS) == !p->a_turned ? p->a_pitch : 1));
+    if (side != OF_ROWS)
+        part.b = factor_at(p->b, first * ((side == OF_COLUMNS) == !p->b_turned ? 1 : p->b_pitch));
+    if (side != OF_DEPTH)
+        part.c = result_at(p, first * (side == OF_ROWS ? p->c_pitch : 1));
+    *(side == OF_ROWS ? &part.rows : side == OF_COLUMNS ? &part.columns : &part.depth) = n;
+    return part;
+}
+
+/* A depth begins with its rest: that is little, and so is what its rounding costs. */
+tess_status ops_cuda_product(const cuda_ops *c, const ops_product *p, void *workspace) {
+    odd_side side = odd_side_of(p);
+    int64_t all = side == OF_ROWS ? p->rows : side == OF_COLUMNS ? p->columns : p->depth;
+    int64_t eights = all / VECTOR * VECTOR;
+    if (side == WHOLE)
+        return multiply(c, p, workspace);
+    ops_product most = part_of(p, side, 0, eights), rest = part_of(p, side, eights, all - eights);
+    OPS_TRY(multiply(c, &rest, workspace));
+    most.beta = side == OF_DEPTH ? 1 : p->beta;
+    return ops_cuda_product(c, &most, workspace);
 }
 
 /* ---- linear ------------------------------------------------------------------------------------ */

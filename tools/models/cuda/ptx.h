@@ -32,20 +32,29 @@ TESS_FN float ptx_exp2(float x) {
     return y;
 }
 
-/* Loads two 8 × 8 matrices transposed; lanes 0 to 15 give the addresses of their rows. */
-TESS_FN void ptx_read_turned(uint32_t *r, const uint16_t *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row)));
+TESS_FN float ptx_over(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
+
+/* Loads four 8 × 8 matrices; lanes 8 · i to 8 · i + 7 give the addresses of the rows of matrix i. */
+#define PTX_READ(name, turned)                                                                                         \
+    TESS_FN void name(uint32_t *r, const uint16_t *row) {                                                              \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" turned ".shared.b16 {%0, %1, %2, %3}, [%4];"                      \
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                                                  \
+                     : "r"((uint32_t)__cvta_generic_to_shared(row)));                                                  \
+    }
+PTX_READ(ptx_read, "")
+PTX_READ(ptx_read_turned, ".trans")
 
 /* c += a · b; each lane holds its fragments */
 TESS_FN void ptx_multiply(float *c, const uint32_t *a, const uint32_t *b) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." PTX_HALF "." PTX_HALF
-                 ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." PTX_HALF "." PTX_HALF
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 /* Starts a copy of 16 bytes to shared memory: `bytes` from memory, then zeros. */
@@ -54,13 +63,13 @@ TESS_FN void ptx_copy(uint16_t *to, const uint16_t *from, int bytes) {
                  "l"(from), "r"(bytes)
                  : "memory");
 }
-TESS_FN void ptx_commit(void) {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-TESS_FN void ptx_wait_but_one(void) {
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
+/* The same of 8 bytes. */
+TESS_FN void ptx_copy_pair(float *to, const float *from, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(bytes)
+                 : "memory");
 }
 TESS_FN void ptx_wait_all(void) {
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    asm volatile("cp.async.wait_all;" ::: "memory");
 }
 #endif

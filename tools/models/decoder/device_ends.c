@@ -235,50 +235,21 @@ static ops_row_loss loss_of(const head *h, uint64_t first) {
     return l;
 }
 
-/* Rows of the logits' gradient lie a multiple of eight apart, but a vocabulary such as 50,257 is none. Libraries read a
- * side that is no multiple element by element. So the two products that have the vocabulary there take eights of it,
- * and the rest in a small one. The matrix has no rows beyond the vocabulary, so neither can be lengthened. */
-typedef struct {
-    int64_t from, classes;
-} part;
-
-static part eights_of(const head *h) {
-    return (part){ 0, h->g->d.vocabulary / 8 * 8 };
-}
-static part rest_of(const head *h) {
-    int64_t eights = h->g->d.vocabulary / 8 * 8;
-    return (part){ eights, h->g->d.vocabulary - eights };
-}
-
-static tess_status input_gradient_of(const head *h, uint64_t first, part p, int adds) {
-    const decoder *d = &h->g->d;
-    ops_factors f = { .rows = (int64_t)rows_from(h->g, first), .columns = (int64_t)h->g->rows.width };
-    f.depth = p.classes, f.a = decoder_at(d, h->dlogits, p.from), f.a_pitch = (int64_t)h->g->pitch;
-    f.b = decoder_at(d, h->e.head, p.from * d->width), f.y = factor_row(h, h->d, first), f.add = adds;
-    return p.classes ? h->g->t->product(h->m->o, &f, h->inner) : TESS_OK;
-}
-
-/* The rest comes first: it is little, and so is what its rounding costs. */
 static tess_status input_gradient(const head *h, uint64_t first) {
-    part rest = rest_of(h);
-    OPS_TRY(input_gradient_of(h, first, rest, 0));
-    return input_gradient_of(h, first, eights_of(h), rest.classes > 0);
+    ops_factors f = { .rows = (int64_t)rows_from(h->g, first), .columns = (int64_t)h->g->rows.width };
+    f.depth = h->g->d.vocabulary, f.a = h->dlogits, f.a_pitch = (int64_t)h->g->pitch;
+    f.b = h->e.head, f.y = factor_row(h, h->d, first);
+    return h->g->t->product(h->m->o, &f, h->inner);
 }
 
 /* Later chunks add to the first one's gradient. If the embedding shares the matrix, its own gradient is added later,
  * so this one adds too. */
-static tess_status weight_gradient_of(const head *h, uint64_t first, part p) {
-    ops_factors f = { .rows = p.classes, .columns = (int64_t)h->g->rows.width };
-    f.depth = (int64_t)rows_from(h->g, first), f.a = decoder_at(&h->g->d, h->dlogits, p.from);
-    f.a_pitch = (int64_t)h->g->pitch, f.turn_a = 1;
-    f.b = factor_row(h, h->normal, first), f.y = h->e.dhead + p.from * h->g->d.width, f.wide = 1;
-    f.add = first > 0 || !h->m->stores_grads || !h->m->options.untied;
-    return p.classes ? h->g->t->product(h->m->o, &f, h->inner) : TESS_OK;
-}
-
 static tess_status weight_gradient(const head *h, uint64_t first) {
-    OPS_TRY(h->e.dhead ? weight_gradient_of(h, first, eights_of(h)) : TESS_OK);
-    return h->e.dhead ? weight_gradient_of(h, first, rest_of(h)) : TESS_OK;
+    ops_factors f = { .rows = h->g->d.vocabulary, .columns = (int64_t)h->g->rows.width };
+    f.depth = (int64_t)rows_from(h->g, first), f.a = h->dlogits, f.a_pitch = (int64_t)h->g->pitch, f.turn_a = 1;
+    f.b = factor_row(h, h->normal, first), f.y = h->e.dhead, f.wide = 1;
+    f.add = first > 0 || !h->m->stores_grads || !h->m->options.untied;
+    return h->e.dhead ? h->g->t->product(h->m->o, &f, h->inner) : TESS_OK;
 }
 
 /* ---- forward ----- */

@@ -9,7 +9,7 @@ static comm_rank the_rank; /* one rank per process */
 /* Asks `need` about every operation, for few and many elements, and notes the largest backend_bytes. */
 static void comm_ask_stated(comm_rank *r) {
     tess_plan_env env = { .struct_size = sizeof env, .mem = TESS_MEM_HOST, .nranks = r->nranks, .in_flight = 1 };
-    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_BARRIER; op++)
+    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_ALL_TO_ALL_V; op++)
         for (uint64_t count = 1; count <= 1 << 20; count <<= 10) {
             tess_need need = { .struct_size = sizeof need };
             tess_collective c = { .struct_size = sizeof c,
@@ -52,7 +52,7 @@ void comm_must_claim(comm_rank *r, uint32_t cap, const char *name) {
 
 const char *comm_op_name(uint32_t op) {
     static const char *const names[] = { "?",         "all_gather", "reduce_scatter", "all_reduce",
-                                         "broadcast", "all_to_all", "barrier" };
+                                         "broadcast", "all_to_all", "barrier",        "all_to_all_v" };
     return op < sizeof names / sizeof *names ? names[op] : "?";
 }
 
@@ -96,7 +96,7 @@ tess_status comm_init(comm_rank *r, const char *group, int64_t timeout_ns, tess_
 
 /* Skips the check if the plugin offers nothing for this number of ranks. A backend may serve only small worlds. */
 void comm_must_serve(comm_rank *r) {
-    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_BARRIER; op++)
+    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_ALL_TO_ALL_V; op++)
         if (comm_offers(r, op, comm_word()) || comm_offers(r, op, TESS_F32))
             return;
     check_skip(r->c, "offers nothing for %d rank%s", r->nranks, r->nranks > 1 ? "s" : "");

@@ -273,6 +273,24 @@ static void never_in_place(comm_rank *r, int32_t *send) {
     }
 }
 
+/* Parts that are missing, that are longer than count, or of which a rank expects others from itself than it sends. */
+static void bad_parts(comm_rank *r, int32_t *send, int32_t *recv) {
+    uint64_t parts[CHECK_RANKS] = { 0 }, others[CHECK_RANKS] = { 0 };
+    tess_collective c = gather_of(send, recv, 4, 1);
+    c.op = TESS_ALL_TO_ALL_V, c.send_parts = parts;
+    c.scratch = &send[4096], c.scratch_bytes = 4096 * sizeof *send;
+    if (!(r->caps.op_mask >> c.op & 1))
+        return;
+    must_refuse(r, "an all_to_all_v without recv_parts", c, TESS_E_INVALID);
+    c.recv_parts = others;
+    parts[r->rank] = 5, others[r->rank] = 5;
+    must_refuse(r, "parts longer than count", c, TESS_E_INVALID);
+    parts[r->rank] = others[r->rank] = 2, others[r->rank] = 3;
+    must_refuse(r, "another part from itself than to itself", c, TESS_E_INVALID);
+    parts[r->rank] = others[r->rank] = 4, c.recv = send + 3;
+    must_refuse(r, "an all_to_all_v whose buffers overlap", c, TESS_E_INVALID);
+}
+
 static void short_error(comm_rank *r, tess_collective c) {
     tess_request *request = NULL;
     tess_error *e = check_short_error(r->c);
@@ -319,6 +337,7 @@ static void bad_calls(check *self) {
     c = good, c.recv = &send[0], c.send = &send[1], c.count = 2;
     must_refuse(r, "overlapping buffers", c, TESS_E_INVALID);
     never_in_place(r, send);
+    bad_parts(r, send, recv);
     short_error(r, good);
     c = good, c.op = TESS_BROADCAST, c.root = r->nranks;
     if (r->caps.op_mask >> TESS_BROADCAST & 1)
@@ -387,7 +406,7 @@ static void uneven_leaving(check *self) {
  * out struct. */
 static void purity(check *self) {
     comm_rank *r = comm_open(self);
-    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_BARRIER; op++)
+    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_ALL_TO_ALL_V; op++)
         for (uint32_t dtype = TESS_U8; dtype <= TESS_F64; dtype++)
             for (int32_t n = 1; n <= 8; n++) {
                 tess_plan_env env = { .struct_size = sizeof env, .mem = TESS_MEM_HOST, .nranks = n, .in_flight = 2 };

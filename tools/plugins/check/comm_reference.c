@@ -182,3 +182,13 @@ void ref_reduce(uint32_t from, uint32_t to, uint32_t redop, int n, uint64_t i, i
     }
     store(to, v, 0, out);
 }
+
+uint64_t ref_part(int shape, uint64_t count, int nranks, int from, int to) {
+    const uint64_t even = count / (uint64_t)nranks;
+    switch (shape) {
+    case PARTS_UNEVEN: return even * (uint64_t)((from + 2 * to) % 3) / 2;
+    case PARTS_TO_ONE: return to == nranks / 2 ? even : 0;
+    case PARTS_TO_NEXT: return to == (from + 1) % nranks ? count : 0;
+    default: return 0;
+    }
+}

@@ -176,7 +176,7 @@ static void give_back(staged_request *r) {
 static int can_be_staged(const tess_collective *c) {
     return ref_dtype_bytes(c->send_dtype) && ref_dtype_bytes(c->recv_dtype) && c->count < 1 << 26 && c->send &&
            c->recv && c->send_mem == TESS_MEM_HOST && c->recv_mem == TESS_MEM_HOST && c->op >= TESS_ALL_GATHER &&
-           c->op < TESS_BARRIER;
+           (c->op < TESS_BARRIER || (c->op == TESS_ALL_TO_ALL_V && c->send_parts && c->recv_parts));
 }
 
 /* Returns the copy of `send` if an earlier collective of the batch receives those bytes, else null. */
@@ -190,12 +190,23 @@ static char *received_before(const staged_request *r, const char *send, uint64_t
     return NULL;
 }
 
+static uint64_t all_parts(const uint64_t *parts, uint64_t n) {
+    uint64_t all = 0;
+    for (uint64_t i = 0; i < n; i++)
+        all += parts[i];
+    return all;
+}
+
 static void stage(staged_request *r, tess_collective *c, int nranks) {
     uint64_t w = (uint64_t)nranks;
     int many_in = c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_TO_ALL;
     int many_out = c->op == TESS_ALL_GATHER || c->op == TESS_ALL_TO_ALL;
     uint64_t in = (many_in ? w : 1) * c->count * ref_dtype_bytes(c->send_dtype);
     uint64_t out = (many_out ? w : 1) * c->count * ref_dtype_bytes(c->recv_dtype);
+    if (c->op == TESS_ALL_TO_ALL_V) {
+        in = all_parts(c->send_parts, w) * ref_dtype_bytes(c->send_dtype);
+        out = all_parts(c->recv_parts, w) * ref_dtype_bytes(c->recv_dtype);
+    }
     char *send = (char *)(uintptr_t)c->send, *recv = c->recv;
     if (send < recv + out && recv < send + in) { /* overlapping buffers, valid or not, need one copy */
         char *first = send < recv ? send : recv, *end = send + in > recv + out ? send + in : recv + out;

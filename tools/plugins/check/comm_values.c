@@ -17,8 +17,23 @@ struct call {
     unsigned char *send_block, *recv_block, *scratch;
     uint64_t send_bytes, recv_bytes;
     unsigned skew;
-    int in_place, exact;
+    int in_place, exact, shape; /* shape: PARTS_…, of an all_to_all_v */
 };
+
+static uint64_t send_parts[CHECK_RANKS], recv_parts[CHECK_RANKS]; /* of the running call, as it lasts */
+
+/* Fills in the parts; returns the elements that this rank sends, and with `in` those that it gets. */
+static uint64_t make_parts(comm_rank *r, struct call *x, int in) {
+    uint64_t n = 0;
+    for (int p = 0; p < r->nranks; p++) {
+        send_parts[p] = ref_part(x->shape, x->c.count, r->nranks, r->rank, p);
+        recv_parts[p] = ref_part(x->shape, x->c.count, r->nranks, p, r->rank);
+        n += in ? recv_parts[p] : send_parts[p];
+    }
+    x->c.send_parts = send_parts;
+    x->c.recv_parts = recv_parts;
+    return n;
+}
 
 static int shared_root(const struct call *x, int nranks) {
     return (int)(x->c.count % (uint64_t)nranks);
@@ -78,10 +93,22 @@ static void sent(const struct call *x, int from, int to, uint64_t i, void *out) 
     ref_value(x->c.send_dtype, from, base + i, x->exact, out);
 }
 
+static uint64_t elems_out(comm_rank *r, struct call *x) {
+    return x->c.op == TESS_ALL_TO_ALL_V ? make_parts(r, x, 1) : blocks_out(x->c.op, r->nranks) * x->c.count;
+}
+
+static void fill_parts(comm_rank *r, const struct call *x, unsigned char *send) {
+    const uint64_t bytes = ref_dtype_bytes(x->c.send_dtype);
+    for (int p = 0; p < r->nranks; p++)
+        for (uint64_t i = 0; i < send_parts[p]; i++, send += bytes)
+            ref_value(x->c.send_dtype, r->rank, (uint64_t)p * x->c.count + i, x->exact, send);
+}
+
 static void lay_out(comm_rank *r, struct call *x) {
     uint64_t in = ref_dtype_bytes(x->c.send_dtype), out = ref_dtype_bytes(x->c.recv_dtype);
-    x->send_bytes = blocks_in(x->c.op, r->nranks) * x->c.count * in;
-    x->recv_bytes = blocks_out(x->c.op, r->nranks) * x->c.count * out;
+    const int parts = x->c.op == TESS_ALL_TO_ALL_V;
+    x->send_bytes = (parts ? make_parts(r, x, 0) : blocks_in(x->c.op, r->nranks) * x->c.count) * in;
+    x->recv_bytes = elems_out(r, x) * out;
     x->recv_block = guarded_block(r, x->recv_bytes, 1);
     x->send_block = guarded_block(r, x->send_bytes, 1);
     unsigned char *recv = x->recv_block + GUARD + x->skew, *send = x->send_block + GUARD + x->skew;
@@ -91,7 +118,9 @@ static void lay_out(comm_rank *r, struct call *x) {
         send = recv;
     x->c.send = send;
     x->c.recv = recv;
-    for (uint64_t b = 0; b < blocks_in(x->c.op, r->nranks); b++)
+    if (parts)
+        fill_parts(r, x, send);
+    for (uint64_t b = 0; !parts && b < blocks_in(x->c.op, r->nranks); b++)
         for (uint64_t i = 0; i < x->c.count; i++)
             sent(x, r->rank, (int)b, i, send + (b * x->c.count + i) * in);
     for (uint64_t i = 0; x->c.flags & 1 && i < x->c.count; i++)
@@ -119,11 +148,19 @@ static int is_offered(comm_rank *r, struct call *x) {
     return s == TESS_OK;
 }
 
+static void expected_part(comm_rank *r, const struct call *x, uint64_t i, void *out) {
+    int from = 0;
+    while (i >= recv_parts[from])
+        i -= recv_parts[from++];
+    ref_value(x->c.send_dtype, from, (uint64_t)r->rank * x->c.count + i, x->exact, out);
+}
+
 /* Writes element i of this rank's result. */
 static void expected(comm_rank *r, const struct call *x, uint64_t i, const void *old, void *out) {
     const tess_collective *c = &x->c;
     switch (c->op) {
     case TESS_ALL_GATHER: sent(x, (int)(i / c->count), 0, i % c->count, out); break;
+    case TESS_ALL_TO_ALL_V: expected_part(r, x, i, out); break;
     case TESS_ALL_TO_ALL: sent(x, (int)(i / c->count), r->rank, i % c->count, out); break;
     case TESS_BROADCAST: sent(x, c->root, 0, i, out); break;
     default:
@@ -133,8 +170,8 @@ static void expected(comm_rank *r, const struct call *x, uint64_t i, const void 
     }
 }
 
-static void check_result(comm_rank *r, const struct call *x) {
-    uint64_t bytes = ref_dtype_bytes(x->c.recv_dtype), n = blocks_out(x->c.op, r->nranks) * x->c.count;
+static void check_result(comm_rank *r, struct call *x) {
+    uint64_t bytes = ref_dtype_bytes(x->c.recv_dtype), n = elems_out(r, x);
     unsigned char old[8], want[8];
     if (x->c.op == TESS_BROADCAST && r->rank == x->c.root && !x->in_place)
         return; /* the other ranks' recv is unused */
@@ -223,6 +260,38 @@ static void moves(comm_rank *r, uint64_t count, unsigned skew) {
                                .c = { .op = ops[o], .send_dtype = dtypes[d], .recv_dtype = dtypes[d], .count = count },
                                .skew = skew,
                                .in_place = in_place });
+}
+
+static void parts(comm_rank *r, uint64_t count, unsigned skew) {
+    for (unsigned d = 0; d < DTYPES; d++)
+        for (int shape = 0; shape < PARTS_SHAPES; shape++)
+            if (claims(r, TESS_ALL_TO_ALL_V, dtypes[d]))
+                try(r, (struct call){ .c = { .op = TESS_ALL_TO_ALL_V,
+                                             .send_dtype = dtypes[d],
+                                             .recv_dtype = dtypes[d],
+                                             .count = count },
+                                      .skew = skew,
+                                      .shape = shape });
+}
+
+/* Parts of their own lengths: none, a few elements, and more than any chunk or message. */
+static void in_parts(check *self) {
+    comm_rank *r = comm_open(self);
+    if (!(r->caps.op_mask >> TESS_ALL_TO_ALL_V & 1))
+        check_skip(self, "does not offer all_to_all_v");
+    comm_join(r);
+    for (unsigned i = 0; i < COUNTS; i++)
+        parts(r, counts[i], i % 4);
+    for (int shape = 0; shape < PARTS_SHAPES; shape++)
+        if (claims(r, TESS_ALL_TO_ALL_V, TESS_F32))
+            try(r, (struct call){ .c = { .op = TESS_ALL_TO_ALL_V,
+                                         .send_dtype = TESS_F32,
+                                         .recv_dtype = TESS_F32,
+                                         .count = r->nranks > 4 ? 300007 : 1200011 },
+                                  .skew = 1,
+                                  .shape = shape });
+    told(r);
+    comm_leave(r);
 }
 
 static void reductions(comm_rank *r, uint32_t op, uint64_t count, unsigned skew) {
@@ -379,6 +448,7 @@ static void run_in_arena(comm_rank *r, uint32_t mem) {
     arena.mem = mem;
     for (unsigned i = 0; i < sizeof some / sizeof *some; i++) {
         moves(r, some[i], i);
+        parts(r, some[i], i % 2);
         reductions(r, TESS_REDUCE_SCATTER, some[i], i % 3);
         reductions(r, TESS_ALL_REDUCE, some[i], i % 2);
     }
@@ -508,6 +578,11 @@ const check_case check_cases_comm_values[] = {
     { "values_four_ranks", 4, all_counts, 0, 0 },
     { "values_five_ranks", 5, all_counts, 0, 0 },
     { "values_eight_ranks", 8, all_counts, 0, 0 },
+    { "parts_one_rank", 1, in_parts, 0, 0 },
+    { "parts_two_ranks", 2, in_parts, 0, 0 },
+    { "parts_three_ranks", 3, in_parts, 0, 0 },
+    { "parts_four_ranks", 4, in_parts, 0, 0 },
+    { "parts_eight_ranks", 8, in_parts, 0, 0 },
     { "large_one_rank", 1, large, 0, 0 },
     { "large_two_ranks", 2, large, 0, 0 },
     { "large_three_ranks", 3, large, 0, 0 },

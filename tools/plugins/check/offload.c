@@ -102,10 +102,8 @@ static void sizes_fit(check *c) {
     for (uint32_t i = 0; i < n; i++) {
         check_that(c, p[i].rest >= TESS_REST_DEVICE && p[i].rest <= TESS_REST_STORE,
                    "region %u rests in %u, which is neither the device nor the host nor a store", i, p[i].rest);
-        check_that(c,
-                   p[i].rest != TESS_REST_STORE || regions[i].region == TESS_REGION_STATE ||
-                       regions[i].region == TESS_REGION_MASTER,
-                   "region %u rests in a store, which takes parameters and optimizer states alone", i);
+        check_that(c, p[i].rest != TESS_REST_STORE || regions[i].region != TESS_REGION_ACTIVATION,
+                   "region %u rests in a store, which takes parameters, gradients and optimizer states alone", i);
         check_that(c, p[i].rest != TESS_REST_STORE || TESS_CAN(tess_offload_ops, ops, store_close),
                    "region %u rests in a store, and the table has none", i);
         rests[p[i].rest]++;

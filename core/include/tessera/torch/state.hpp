@@ -37,6 +37,7 @@ struct Call {
 struct State : std::enable_shared_from_this<State> {
     tess *engine = nullptr;
     Options options;
+    std::vector<double> rates; // of groups, the first of parameters in none; empty: the options' rate and lr_scale
     torch::nn::Module *model = nullptr;
     std::string broken; /* why nothing can go on, when that is not the engine's error */
     std::vector<Parameter> params;
@@ -153,7 +154,8 @@ struct State : std::enable_shared_from_this<State> {
 
     /* ---- step.hpp ---- */
 
-    tess_optimizer_options step_options(std::vector<tess_optimizer_group> &all) const;
+    void set_rates(const std::vector<double> &all);
+    tess_optimizer_options step_options(std::vector<tess_optimizer_group> &all, std::vector<float> &lrs) const;
     void step();
     void zero_grad();
     double clip_to(double most);

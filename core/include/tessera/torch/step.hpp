@@ -6,7 +6,8 @@
 
 namespace tessera::detail {
 
-inline tess_optimizer_options State::step_options(std::vector<tess_optimizer_group> &all) const {
+inline tess_optimizer_options State::step_options(std::vector<tess_optimizer_group> &all,
+                                                  std::vector<float> &lrs) const {
     tess_optimizer_options o = {};
     o.struct_size = sizeof o;
     o.lr = static_cast<float>(options.lr_), o.momentum = static_cast<float>(options.momentum_);
@@ -16,7 +17,17 @@ inline tess_optimizer_options State::step_options(std::vector<tess_optimizer_gro
     for (const Group &g : options.groups())
         all.push_back({ static_cast<float>(g.weight_decay), static_cast<float>(g.lr_scale) });
     o.groups = all.data(), o.n_groups = static_cast<int32_t>(all.size());
+    for (double rate : rates)
+        lrs.push_back(static_cast<float>(rate));
+    o.group_lr = lrs.empty() ? nullptr : lrs.data();
     return o;
+}
+inline void State::set_rates(const std::vector<double> &all) {
+    if (all.size() != options.groups().size() + 1)
+        throw Error(TESS_E_INVALID, "Sharded::lr: " + std::to_string(all.size()) + " rates, expected " +
+                                        std::to_string(options.groups().size() + 1) +
+                                        ": of the parameters in no group, and of each group");
+    rates = all;
 }
 inline void State::step() {
     Entry entry(*this, "Sharded::step");
@@ -24,7 +35,8 @@ inline void State::step() {
         fail("Sharded::step without a backward since the step before: was forward run under NoGradGuard, or with "
              "model->eval()?");
     std::vector<tess_optimizer_group> all;
-    tess_optimizer_options o = step_options(all);
+    std::vector<float> lrs;
+    tess_optimizer_options o = step_options(all, lrs);
     if (own())
         ok(tess_update(engine, own_update, this));
     else
@@ -96,11 +108,15 @@ inline void State::update(const tess_range &r, void *param, float *grad, float *
     const Parameter &mine = params[static_cast<size_t>(r.tag)];
     if (mine.declared == TESS_F64)
         throw Error(TESS_E_UNSUPPORTED, "double is not there with optimizer own");
-    double lr = options.lr_, decay = options.weight_decay_;
-    for (const Group &group : options.groups())
+    double lr = rates.empty() ? options.lr_ : rates[0], decay = options.weight_decay_;
+    for (size_t i = 0; i < options.groups().size(); i++) {
+        const Group &group = options.groups()[i];
         for (const std::string &pattern : group.names)
-            if (fnmatch(pattern.c_str(), r.name, 0) == 0)
-                lr = options.lr_ * group.lr_scale, decay = group.weight_decay;
+            if (fnmatch(pattern.c_str(), r.name, 0) == 0) {
+                lr = rates.empty() ? options.lr_ * group.lr_scale : rates[i + 1];
+                decay = group.weight_decay;
+            }
+    }
     auto range = [&](void *at) { return at::from_blob(at, { static_cast<int64_t>(r.elems) }, at::kFloat); };
     at::Tensor p = range(param), g = range(grad);
     if (own_scale != 1)
