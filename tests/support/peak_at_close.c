@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Linked with --wrap=tess_close into programs that say nothing of their memory: rank 0 prints the most bytes of its device
- * that the engine and the program held at the same time. */
+/* Linked with --wrap=tess_close into programs that say nothing of their memory: rank 0 prints the most bytes of its
+ * device that the engine and the program held at the same time. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <tessera/inspect.h>

@@ -35,11 +35,7 @@ struct Side : c10::TensorImpl {
         keys = keys.remove_backend(to_gpu ? cpu : gpu) | c10::DispatchKeySet(to_gpu ? gpu : cpu);
         c10::Device device = to_gpu ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
         impl->*(&Side::device_opt_) = device;
-#if TORCH_VERSION_MAJOR > 1
-        t.storage().unsafeGetStorageImpl()->mutable_data_ptr().unsafe_set_device(device);
-#else
         t.storage().unsafeGetStorageImpl()->data_ptr().unsafe_set_device(device);
-#endif
     }
 };
 static void good(CUresult r) {
