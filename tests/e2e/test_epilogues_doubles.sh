@@ -3,7 +3,7 @@
 # labels: e2e
 # timeout: 120
 # processors: 2
-# gpt in bf16 leaves bias and GELU to cuBLASLt, three products of each layer; where the library has no algorithm, or refuses
+# gpt in bf16 leaves bias and GELU to cuBLASLt, two products of each layer; where the library has no algorithm, or refuses
 # the product, kernels do it: the loss is the same within rounding, and the bytes are those planned. Any other failure is one line.
 . "$SOURCE/tests/e2e/lib.sh"
 doubles="$BUILD/tests/doubles"
@@ -27,8 +27,8 @@ near() { awk -v a="$(field $1 loss)" -v b="$(field $2 loss)" 'BEGIN { exit !(a >
 expect 0 train fused ""
 expect 0 train shorter "" $((steps - 2))
 per_step() { echo $((($(calls fused $1) - $(calls shorter $1)) / 2)); }
-[ "$(per_step cublasLtMatmul)" = $((3 * layers)) ] || fail "$(per_step cublasLtMatmul) products of a step by cuBLASLt"
-[ "$(calls fused cublasLtMatmulAlgoGetHeuristic)" -le 6 ] || fail "$(calls fused cublasLtMatmulAlgoGetHeuristic) choices: of 3 shapes in steps, 2 in evaluations"
+[ "$(per_step cublasLtMatmul)" = $((2 * layers)) ] || fail "$(per_step cublasLtMatmul) products of a step by cuBLASLt"
+[ "$(calls fused cublasLtMatmulAlgoGetHeuristic)" -le 4 ] || fail "$(calls fused cublasLtMatmulAlgoGetHeuristic) choices: of 2 shapes in steps, 2 in evaluations"
 as_planned fused || fail "bytes other than planned: $(cat fused.json)"
 
 none=$(for n in 1 2 3 4 5 6 7 8; do printf 'cublasLtMatmulAlgoGetHeuristic:%d,' $n; done)
@@ -40,8 +40,8 @@ as_planned kernels && near fused kernels || fail "the way back: $(field fused lo
 
 # Refused when it is called (CUBLAS_STATUS_NOT_SUPPORTED): the way back from then on, for that shape.
 expect 0 train refused cublasLtMatmul:1:15
-all=$(calls fused cublasLtMatmul) # the first is that of queries, keys and values: one of three in steps, of two in evaluations
-[ "$(calls refused cublasLtMatmul)" = $((all - layers * steps - (all - 3 * layers * steps) / 2 + 1)) ] || fail "$(calls refused cublasLtMatmul) calls after a refusal, $(calls fused cublasLtMatmul) without"
+all=$(calls fused cublasLtMatmul) # the first is that of queries, keys and values: one of two in steps and in evaluations
+[ "$(calls refused cublasLtMatmul)" = $((all - layers * steps - (all - 2 * layers * steps) / 2 + 1)) ] || fail "$(calls refused cublasLtMatmul) calls after a refusal, $(calls fused cublasLtMatmul) without"
 as_planned refused && near fused refused || fail "after a refusal: $(field fused loss), $(field refused loss)"
 
 expect 3 train failing cublasLtMatmul:2

@@ -45,8 +45,13 @@ void axes_extend(void) {
     for (size_t i = 0; i < sizeof extra / sizeof extra[0]; i++) {
         char *text = getenv(extra[i].variable) ? strdup(getenv(extra[i].variable)) : NULL; /* until the end */
         axis_values *a = &axes[extra[i].axis];
-        for (char *value = text ? strtok(text, "|") : NULL; value && a->n < MAX_VALUES; value = strtok(NULL, "|"))
+        for (char *value = text ? strtok(text, "|") : NULL; value; value = strtok(NULL, "|")) {
+            if (a->n == MAX_VALUES) {
+                fprintf(stderr, "%s: %s has more than %d values with it\n", extra[i].variable, a->name, MAX_VALUES);
+                exit(2);
+            }
             a->values[a->n++] = value;
+        }
     }
     const char *strict = getenv("TESSERA_MATRIX_STRICT");
     if (strict && strcmp(strict, "1") == 0)

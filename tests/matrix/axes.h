@@ -26,7 +26,7 @@ enum axis {
     AUDIT,
     N_AXES
 };
-enum { MAX_VALUES = 8, MAX_CELLS = 1 << 12, UNSET = 255 };
+enum { MAX_VALUES = 12, MAX_CELLS = 1 << 12, UNSET = 255 };
 
 typedef struct {
     const char *name;
