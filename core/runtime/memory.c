@@ -303,7 +303,7 @@ tess_status tess__place_buffer(tess__memory *m, tess__program *p, const tess__in
     }
     tess__book(m, b, p, in);
     TRY(check_place(m, b));
-    if (tess__host_reads(m->device))
+    if (is_reached(m, b))
         tess__unpoison(tess__address(m, b->role, b->index), b->bytes);
     return in->flags & TESS__ZERO ? fill_buffer(m, b, 0) : TESS_OK;
 }
