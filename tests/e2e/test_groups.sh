@@ -13,17 +13,8 @@ export TESSERA_LOG=error TESSERA_DETERMINISTIC=1 TESSERA_SAMPLE=0
 head -c 20000 "$SOURCE/README.md" > text
 gpt="gpt --data text --layers 2 --width 72 --heads 2 --context 16 --batch 1 --steps 4 --clip 0.5"
 groups='embed.*:lr=0.001,schedule=constant,warmup=0;h.*.ln_*,*.bias:weight-decay=0,lr=0.0005;h.0.*:lr=0.004,warmup=2,min-lr=0.001'
-field() { sed -n 's/.*"'"$1"'":"\{0,1\}\([^",}]*\).*/\1/p' <<< "$line"; }
-# trains OPTION…: digest in $digest; planned equals measured.
-trains() {
-  # shellcheck disable=SC2086
-  "$TESSERA" train $model --groups "$groups" --quiet --json "$@" > out 2> err || fail "exit code $?: train $*: $(head -c 600 err)"
-  line=$(tail -n 1 out)
-  digest=$(field params_digest)
-  [ "$(field peak_device_bytes)" = "$(field planned_peak_device_bytes)" ] || fail "planned differs: $*: $line"
-  [ "$(field peak_host_bytes)" = "$(field planned_peak_host_bytes)" ] || fail "planned differs on the host: $*: $line"
-  case "$(field step_allocations) $*" in 0\ * | null\ * | *--save*) ;; *) fail "allocations in a step: $*: $line" ;; esac
-}
+. "$SOURCE/tests/e2e/trains.sh"
+always=(--groups "$groups")
 same() {
   trains --optimizer $optimizer "$@"
   [ "$digest" = "$first" ] || fail "$optimizer: $* gives $digest, not $first"
@@ -55,9 +46,11 @@ done
 printf "$(awk 'BEGIN { for (i = 0; i < 3000; i++) printf "\\%03o\\000", (i * i + 7 * i) % 61 }')" > nano.bin
 model="gpt2 --model $SOURCE/tests/reference/data/hf-gpt2 --lora rank=3,alpha=6,targets=c_attn,c_fc --context 16 --batch 2 --steps 3 --data nano.bin --token-bits 16"
 optimizer=adamw groups='*:lr=0.0003'
+always=(--groups "$groups")
 trains --optimizer adamw --accum 4
 plain=$digest
 groups='*.lora_B.*:lr=0.004;*.lora_A.*:weight-decay=0'
+always=(--groups "$groups")
 trains --optimizer adamw --accum 4
 first=$digest
 [ "$first" != "$plain" ] || fail "groups of adapters change nothing"

@@ -15,17 +15,8 @@ faulty=$BUILD/tests/conformance/bad/faulty
 head -c 20000 "$SOURCE/README.md" > text
 # Width 72: parameters end within a block of 256, and some are below 4096 elements.
 gpt="gpt --data text --layers 2 --width 72 --heads 2 --context 16 --batch 2 --steps 4 --clip 0.5"
-field() { sed -n 's/.*"'"$1"'":"\{0,1\}\([^",}]*\).*/\1/p' <<< "$line"; }
-# trains OPTION…: digest in $digest; planned equals measured.
-trains() {
-  # shellcheck disable=SC2086
-  "$TESSERA" train $gpt --quiet --json "$@" > out 2> err || fail "exit code $?: train $*: $(head -c 600 err)"
-  line=$(tail -n 1 out)
-  digest=$(field params_digest)
-  [ "$(field peak_device_bytes)" = "$(field planned_peak_device_bytes)" ] || fail "planned differs: $*: $line"
-  [ "$(field peak_host_bytes)" = "$(field planned_peak_host_bytes)" ] || fail "planned differs on the host: $*: $line"
-  case "$(field step_allocations) $*" in 0\ * | null\ * | *--save*) ;; *) fail "allocations in a step: $*: $line" ;; esac
-}
+model=$gpt
+. "$SOURCE/tests/e2e/trains.sh"
 same() {
   trains --optimizer $optimizer "$@"
   [ "$digest" = "$first" ] || fail "$optimizer: $* gives $digest, not $first"
@@ -160,7 +151,7 @@ grep -qx "tessera: error: eps is set, but the optimizer lion does not take it" e
 trains --optimizer muon --momentum 0.8 --beta1 0.8 --beta2 0.9 --eps 1e-6 --accum 4
 [ ! -e "$rows/libtessera-optimizer-rows.so" ] || trains --optimizer rows --beta1 0.8 --momentum 0.5 --accum 4
 # Where all parameters are small to it, adamw8bit is AdamW, bit by bit.
-gpt="mnist --steps 2 --batch 4"
+gpt="mnist --steps 2 --batch 4" model=$gpt
 trains --optimizer adamw
 first=$digest
 TESSERA_ADAMW8BIT_LEAST=1000000000 trains --optimizer adamw8bit

@@ -14,16 +14,8 @@ export TESSERA_LOG=error TESSERA_DETERMINISTIC=1 TESSERA_SAMPLE=0 # what is writ
 head -c 20000 "$SOURCE/README.md" > text
 # Width 72: parameters end within a block of 256.
 gpt="gpt --data text --layers 2 --width 72 --heads 2 --context 16 --batch 2 --steps 3 --clip 0.5"
-field() { sed -n 's/.*"'"$1"'":"\{0,1\}\([^",}]*\).*/\1/p' <<< "$line"; }
-trains() {
-  # shellcheck disable=SC2086
-  "$TESSERA" train $gpt --quiet --json "$@" > out 2> err || fail "exit code $?: train $*: $(head -c 600 err)"
-  line=$(tail -n 1 out)
-  digest=$(field params_digest)
-  [ "$(field peak_device_bytes)" = "$(field planned_peak_device_bytes)" ] || fail "planned differs: $*: $line"
-  [ "$(field peak_host_bytes)" = "$(field planned_peak_host_bytes)" ] || fail "planned differs on the host: $*: $line"
-  case "$(field step_allocations) $*" in 0\ * | null\ * | *--save*) ;; *) fail "allocations in a step: $*: $line" ;; esac
-}
+model=$gpt
+. "$SOURCE/tests/e2e/trains.sh"
 same() {
   trains --precision $precision "$@"
   [ "$digest" = "$first" ] || fail "$precision: $* gives $digest, not $first"
