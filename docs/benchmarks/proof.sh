@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # What digests and audits cost, on five models: a ledger of every step and digests at rest on one rank, which has the most to
 # digest; audits on two. Each beside the same steps without.
-#   docs/benchmarks/proof.sh times BUILD [ROUNDS]   seconds of a step, in turns, median of the rounds (3). Two idle cores, 4 minutes
+#   docs/benchmarks/proof.sh times BUILD [ROUNDS]   seconds of a step, in turns, median of the rounds (3). Two idle cores, 2 minutes
 #   docs/benchmarks/proof.sh counts BUILD [MODEL…]  instructions of a step, by valgrind, all ranks added up. Any machine
 #   docs/benchmarks/proof.sh profile BUILD MODEL    the same of --audit 1/1 by function: the 12 that take the most more
+# SCALE (1) multiplies the batches: a ledger and digests at rest cost the same, whatever the batch.
 set -eu
-what=$1 build=$(realpath "$2")
+what=$1 scale=${SCALE:-1} build=$(realpath "$2")
 shift 2
 SOURCE=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$(mktemp -d)"
@@ -20,8 +21,8 @@ cat >gpt2.json <<'END'
 {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 256,
  "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
 END
-decoder="--data text --context 64 --batch 4 --sample 0 --eval-every 100000"
-declare -A models=([mnist]="mnist --batch 16" [convbn]="convbn --image-size 32 --hidden 16 --batch 8"
+decoder="--data text --context 64 --batch $((4 * scale)) --sample 0 --eval-every 100000"
+declare -A models=([mnist]="mnist --batch $((16 * scale))" [convbn]="convbn --image-size 32 --hidden 16 --batch $((8 * scale))"
   [gpt]="gpt --layers 2 --width 128 --heads 4 $decoder" [gpt2]="gpt2 --config gpt2.json $decoder" [llama]="llama --config llama.json $decoder")
 export TESSERA_PLUGIN_PATH=$build/plugins TESSERA_LOG=error TESSERA_THREADS=1
 train() { # MODEL STEPS OPTION…
