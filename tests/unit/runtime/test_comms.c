@@ -138,12 +138,12 @@ static void fake_free(tess_request *r) {
 #define tess__control_aborting(c) (world.aborting)
 #define tess__control_departed(c, r) (world.departed == (r) + 1)
 #define tess__control_doing(c, text) say("doing %s; ", (text) ? (text) : "nothing")
-static void doing(const char *text) {
+static void note_activity(const char *text) {
     snprintf(c.activity[c.activity_now ^= 1], sizeof c.activity[0], "%s", text);
     say("doing %s; ", *text ? text : "nothing");
 }
-#define tess__comms_doing(c, text) doing(text)
-#define tess__comms_idle(c) doing("")
+#define tess__comms_doing(c, text) note_activity(text)
+#define tess__comms_idle(c) note_activity("")
 #define tess__control_cause_text(c, out, n) snprintf(out, n, "%s", world.cause)
 #define tess__deadlock_check(c, which, seq)                                                                            \
     (world.checks++, (which) == TESS__WORLD && (seq) == 7 ? TESS_OK : TESS_E_INTERNAL)
@@ -223,7 +223,7 @@ static void begin(int32_t rank, int32_t nranks, int32_t shard_ranks) {
 static void begin_hybrid(void) {
     begin(2, 4, 2);
     assert_int_equal(tess__comms_create(&c, &setup), TESS_OK);
-    doing("the gather of unit a");
+    note_activity("the gather of unit a");
     world.said[0] = 0;
 }
 
