@@ -28,7 +28,7 @@ static struct {
     tess_status init, split, post, wait, query, sick;
     int32_t named;                          /* the rank that a failure names */
     int aborting, aborting_after, departed; /* aborting_after: made so many; departed: 1 + the rank */
-    int checks, names, forever;
+    int checks, names, forever, locked, slices;
     tess_status exchange;
     const char *cause;
     char key[128];
@@ -53,7 +53,7 @@ static void expect_said(const char *want) {
 
 static tess_status told(tess_error *e, tess_status s) {
     if (s) {
-        e->rank = world.named;
+        e->rank = world.named < 0 ? e->rank : world.named; /* a plugin that does not know it leaves it */
         snprintf(e->message, sizeof e->message, "it is broken");
     }
     return s;
@@ -66,6 +66,7 @@ static tess_comm *make(const tess_comm_config *k) {
 }
 static tess_status fake_query(void *ctx, tess_comm *comm, tess_comm_caps *out) {
     assert_ptr_equal(ctx, &world);
+    assert_int_equal(out->struct_size, sizeof *out);
     out->caps = comm ? world.caps_of_comm : world.caps;
     return world.query;
 }
@@ -92,6 +93,7 @@ static void fake_destroy(tess_comm *comm) {
     say("destroy %s; ", comm->name);
 }
 static tess_status fake_abort(tess_comm *comm, tess_status why) {
+    assert_int_equal(world.locked, 1); /* or it might be destroyed meanwhile */
     say("abort %s %d; ", comm->name, why);
     return TESS_OK;
 }
@@ -117,6 +119,7 @@ static tess_status fake_wait(tess_request *r, int64_t timeout_ns, tess_error *e)
         return told(e, world.wait);
     }
     assert_int_equal(timeout_ns, SECOND_NS / 10);
+    world.slices++;
     if (world.timeouts > 0 || world.forever) {
         world.timeouts--;
         return told(e, TESS_E_TIMEOUT);
@@ -175,6 +178,8 @@ static tess_status fake_among(tess__control *k, const int32_t *members, int32_t 
     say("of %d: ", n);
     return fake_exchange(k, key, mine, bytes, out);
 }
+#define pthread_mutex_lock(l) assert_int_equal(world.locked++, 0)
+#define pthread_mutex_unlock(l) assert_int_equal(world.locked--, 1)
 #define tess__control_set fake_set
 #define tess__control_get fake_get
 #define tess__control_exchange fake_exchange
@@ -203,7 +208,7 @@ static void begin(int32_t rank, int32_t nranks, int32_t shard_ranks) {
     memset(&c, 0, sizeof c);
     memset(&setup, 0, sizeof setup);
     ops = whole;
-    pthread_mutex_init(&c.lock, NULL);
+    memset(&c.lock, 0x55, sizeof c.lock); /* which lies behind the communicators */
     device.mem = TESS_MEM_HOST;
     tess__comms_use(&c, &plugin, &device);
     c.world.rank = rank;
@@ -222,6 +227,7 @@ static void begin(int32_t rank, int32_t nranks, int32_t shard_ranks) {
 /* Two groups of two shards, with their communicators. */
 static void begin_hybrid(void) {
     begin(2, 4, 2);
+    world.caps = world.caps_of_comm = TESS_COMM_APART;
     assert_int_equal(tess__comms_create(&c, &setup), TESS_OK);
     note_activity("the gather of unit a");
     world.said[0] = 0;
@@ -321,22 +327,28 @@ static void test_comms__a_plugin_says_what_it_can(void **state) {
 static void test_comms__each_is_aborted_and_destroyed_once(void **state) {
     (void)state;
     begin_hybrid();
-    c.list[TESS__SHARD_SUMS] = c.list[TESS__SHARD];
     tess__comms_lost(&c, 1, "gone");
-    expect_said("abort world -6; abort shard -6; abort replica -6; ");
+    expect_said("abort world -6; abort shard -6; abort replica -6; abort sums -6; ");
     tess__comms_withdraw(&c);
     tess__comms_abort(&c, TESS_E_PEER); /* reaches nobody any more */
     expect_said("");
     tess__comms_destroy(&c, 1);
-    expect_said("finalize replica; finalize shard; finalize world; destroy replica; destroy shard; destroy world; ");
+    expect_said("finalize sums; finalize replica; finalize shard; finalize world; destroy sums; destroy replica; "
+                "destroy shard; destroy world; ");
     tess__comms_destroy(&c, 0);
-    expect_said("destroy replica; destroy shard; destroy world; ");
+    expect_said("destroy sums; destroy replica; destroy shard; destroy world; ");
     ops.finalize = NULL;
     tess__comms_destroy(&c, 1);
-    expect_said("destroy replica; destroy shard; destroy world; ");
+    expect_said("destroy sums; destroy replica; destroy shard; destroy world; ");
     tess__comms_reset(&c);
     tess__comms_destroy(&c, 1);
     expect_said("");
+    begin(1, 2, 2); /* where the group is the world */
+    assert_int_equal(tess__comms_create(&c, &setup), TESS_OK);
+    world.said[0] = 0;
+    tess__comms_withdraw(&c);
+    tess__comms_destroy(&c, 1);
+    expect_said("finalize world; destroy world; ");
 }
 
 /* ---- post and wait ---- */
@@ -352,14 +364,17 @@ static void test_comms__what_is_posted_says_where_and_which(void **state) {
     c.registrations[0].comm = c.list[TESS__SHARD], c.registrations[0].ptr = room, c.registrations[0].bytes = 32;
     c.registrations[0].reg = &device;
     for (int i = 0; i < 3; i++) {
-        tess_collective x = { .op = TESS_ALL_GATHER, .send = room + 31, .recv = room + 32, .tag = 5 };
+        tess_collective x = {
+            .op = TESS_ALL_GATHER, .send = room + (i ? 31 : 32), .recv = room + (i ? 32 : 0), .tag = 5
+        };
         c.common = i == 1 ? 3 : 0;
         c.pass_kind = i == 2 ? 2 : 0;
         assert_int_equal(tess__comm_post(&c, TESS__SHARD, &x, &r), TESS_OK);
         expect_said("post shard 1; ");
         assert_true(r == &request && posted.struct_size == sizeof posted && posted.op == TESS_ALL_GATHER);
         assert_true(posted.send_mem == TESS_MEM_PINNED && posted.recv_mem == TESS_MEM_PINNED && posted.after.mem == 3);
-        assert_true(posted.send_reg == &device && !posted.recv_reg);
+        assert_ptr_equal(i ? posted.send_reg : posted.recv_reg, &device);
+        assert_null(i ? posted.recv_reg : posted.send_reg);
         assert_true(posted.seq == (uint64_t)i && x.seq == posted.seq && posted.tag & 1);
         tags[i] = posted.tag;
         assert_int_equal(c.recent_tags[i], posted.tag);
@@ -370,6 +385,13 @@ static void test_comms__what_is_posted_says_where_and_which(void **state) {
     tess_collective x = { .op = TESS_BARRIER };
     assert_int_equal(tess__comm_post(&c, TESS__WORLD, &x, &r), TESS_OK);
     assert_true(c.recent_tags[1] == x.tag && c.recent_tags[0] == tags[0] && c.n_collectives == TESS__RECENT_TAGS + 2);
+    memset(c.activity[c.activity_now], 'x', TESS__POSTED_TEXT + 9); /* a text that is too long ends in its place */
+    c.n_collectives = 5;
+    c.recent_what[6][0] = 'y';
+    assert_int_equal(tess__comm_post(&c, TESS__WORLD, &x, &r), TESS_OK);
+    assert_int_equal(strlen(c.recent_what[5]), TESS__POSTED_TEXT - 1);
+    assert_int_equal(c.recent_what[6][0], 'y');
+    note_activity("the gather of unit a");
     tess__comms_skip(&c, 40);
     assert_true(c.n_collectives == 40 && !c.recent_tags[0] && !c.recent_tags[TESS__RECENT_TAGS - 1]);
     world.post = TESS_E_DEVICE;
@@ -413,7 +435,16 @@ static void test_comms__a_wait_asks_each_second_and_ends_with_its_time(void **st
     world.timeouts = 100;
     assert_int_equal(tess__comm_wait(&c, TESS__WORLD, &request, 7), TESS_OK);
     assert_int_equal(world.names, 2);
-    c.timeout_ns = 2 * SECOND_NS;
+    tess__fail(TESS_E_INVALID, "before");
+    assert_int_equal(tess__comm_wait(&c, TESS__WORLD, &request, 7), TESS_OK);
+    assert_string_equal(tess_last_error(), "before"); /* a wait that ends well says nothing */
+    for (int64_t more = -1; more <= 0; more++) {
+        c.timeout_ns = 2 * SECOND_NS + more;
+        world.timeouts = 40;
+        world.slices = 0;
+        assert_int_equal(tess__comm_wait(&c, TESS__WORLD, &request, 7), TESS_E_TIMEOUT);
+        assert_int_equal(world.slices, more ? 21 : 22);
+    }
     world.timeouts = 21;
     assert_int_equal(tess__comm_wait(&c, TESS__WORLD, &request, 7), TESS_OK);
     world.forever = 1;
@@ -497,7 +528,7 @@ static void test_comms__a_recorded_pass_is_listened_to(void **state) {
     begin_hybrid();
     c.timeout_ns = 2 * SECOND_NS;
     assert_int_equal(tess__comms_listen(&c, 2 * SECOND_NS), TESS_OK);
-    expect_said("health world; health shard; health replica; ");
+    expect_said("health world; health shard; health replica; health sums; ");
     fails(tess__comms_listen(&c, 2 * SECOND_NS + 1), TESS_E_TIMEOUT,
           "a recorded training pass took more than 2 s (TESSERA_TIMEOUT)");
     world.departed = 1;
@@ -505,6 +536,8 @@ static void test_comms__a_recorded_pass_is_listened_to(void **state) {
     world.sick = TESS_E_PEER;
     world.named = 0;
     fails(tess__comms_listen(&c, 0), TESS_E_PEER, "the gather of unit a failed at rank 2: it is broken");
+    world.named = -1;
+    fails(tess__comms_listen(&c, 0), TESS_E_PEER, "the gather of unit a failed: it is broken");
     world.departed = 0;
     ops.health = NULL;
     assert_int_equal(tess__comms_listen(&c, 0), TESS_OK);
