@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/status.h"
 #include "core/runtime/memory.h"
 
 struct tess_comm {
@@ -22,11 +23,13 @@ static struct {
     int live, no_room; /* no_room: the n-th allocation from now fails */
     int32_t node;
     tess_status describe, fill;
-    int nodes_asked, syncs;
+    int nodes_asked, syncs, tables, no_table; /* no_table: the n-th from now is not there */
+    tess_store_config store;
+    int stores;
     uint64_t held_least;
     char name_asked[32];
 } world;
-static struct tess_comm comms[3];
+static struct tess_comm comms[4];
 static tess__memory m;
 static tess__plan plan;
 static tess__comms comm;
@@ -132,21 +135,48 @@ static const tess__plugin device_plugin = { .kind = TESS_KIND_DEVICE, .name = "f
 static int32_t nearest(const char *id, const char *cpus) {
     assert_string_equal(cpus, "");
     world.nodes_asked++;
-    snprintf(world.name_asked, sizeof world.name_asked, "%.*s", (int)strnlen(id, 51) == 51 ? 3 : 20, id);
+    assert_true(!*id || strnlen(id, 52) == 51); /* a name that fills its room ends there */
+    snprintf(world.name_asked, sizeof world.name_asked, "%.3s", id);
     return 7;
 }
 static uint64_t measured(int role, int32_t index, const tess__instr *in) {
+    if (role == TESS__SAVED)
+        return 0;
     return (uint64_t)(role == TESS__STAGE ? 300 : 500) + (uint64_t)index + (in ? 1000u : 0);
 }
 static void ask(tess__held *h, uint64_t booked) {
     (void)h;
     world.held_least = booked;
 }
+static void *get_table(size_t n, size_t bytes) {
+    assert_true(n * bytes > 0);
+    if (world.no_table && --world.no_table == 0)
+        return NULL;
+    world.tables++;
+    return calloc(n, bytes);
+}
+static void give_table(void *p) {
+    world.tables -= p != NULL;
+    free(p);
+}
+static tess_status open_store(tess__offload_store *s, const tess__setup *u, const tess_store_config *k, uint64_t *out) {
+    assert_true(s == &m.store && u == &plan.setup);
+    world.store = *k;
+    world.stores++;
+    *out = k->bytes + KIB;
+    return k->bytes > 20 * KIB ? tess__fail(TESS_E_SYSTEM, "the disk is full") : TESS_OK;
+}
+#define calloc get_table
+#define free give_table
+#define tess__offload_open open_store
+#define tess__offload_close(s) ((void)world.stores--)
 #define tess__numa_nearest nearest
 #define tess__measure(p, needs, program, saved, in, role, index) measured(role, index, in)
 #define tess__streams_sync(s) (world.syncs++, TESS_OK)
 #define tess__held_ask ask
 #include "core/runtime/memory.c"
+#undef calloc
+#undef free
 
 /* A stage and buffers rest on the device, a master in the host's memory; a step has an output on the device and one
  * saved in the host's memory. */
@@ -167,6 +197,7 @@ static void begin(uint32_t mem) {
     memset(&plan, 0, sizeof plan);
     comm = (tess__comms){ .plugin = &comm_plugin, .ops = &comm_ops, .device = &device };
     comm.list[TESS__WORLD] = comm.list[TESS__SHARD] = comm.list[TESS__SHARD_SUMS] = &comms[0];
+    comm.world = (tess__world){ .rank = 3, .nranks = 4, .local_rank = 1 };
     device = (tess__device){ .plugin = &device_plugin, .ops = &device_ops, .mem = mem, .handle = (void *)&device };
     streams = (tess__streams){ .on = mem != TESS_MEM_HOST };
     plan.setup.nranks = plan.setup.shard_ranks = plan.setup.replicas = 1;
@@ -174,6 +205,7 @@ static void begin(uint32_t mem) {
     plan.setup.align = 64;
     plan.setup.offload_name = "test";
     plan.layout.store_align = 512;
+    plan.layout.n_units = 2;
     plan.compiler.stride = STRIDE;
     plan.resident.buffers = rest;
     plan.resident.n_buffers = 3;
@@ -188,6 +220,8 @@ static void begin(uint32_t mem) {
     world.node = 3;
     m.plan = &plan, m.device = &device, m.comms = &comm, m.streams = &streams;
     assert_int_equal(tess__memory_create(&m), TESS_OK);
+    assert_int_equal(m.cap_overflow, 8 * STRIDE + 64);
+    assert_true(m.address[TESS__N_ROLES - 1] && m.ledger.units && m.comm_scratch.gather && m.first_fit.cap == 88);
 }
 
 static void obtain(uint32_t mem) {
@@ -199,7 +233,8 @@ static void obtain(uint32_t mem) {
 static void end(void) {
     tess__memory_release(&m, 1); /* as the engine does, before communicators end */
     tess__memory_free(&m);
-    assert_int_equal(world.live, 0);
+    assert_true(world.live == 0 && world.tables == 0 && world.stores == 0);
+    assert_true(!m.overflow && !m.first_fit.taken && !m.ledger.units && !m.comm_scratch.gather);
     for (uint32_t d = 1; d < TESS__DOMAINS; d++)
         assert_int_equal(m.obtained[d], 0);
 }
@@ -247,20 +282,23 @@ static void test_memory__a_communicator_allocates_what_it_reaches_best(void **st
     (void)state;
     begin(TESS_MEM_CUDA);
     comm.list[TESS__REPLICA] = &comms[1];
+    comm.list[TESS__SHARD] = &comms[3];
     comm.list[TESS__SHARD_SUMS] = &comms[2];
     assert_int_equal(tess__memory_obtain(&m, 5), TESS_OK);
-    expect_said("comm: cuda of domain 1, 0, node -1, 4K by 64; register 1; register 2; "
-                "comm: cuda of domain 1, 0, node -1, 8K by 64; register 1; register 2; "
+    expect_said("comm: cuda of domain 1, 0, node -1, 4K by 64; register 3; register 1; register 2; "
+                "comm: cuda of domain 1, 0, node -1, 8K by 64; register 3; register 1; register 2; "
                 "device: pinned of domain 2, 0, node 3, 2K by 512; device: pinned of domain 2, 0, node 3, 10K by 512; "
                 "fill 4K with 0; ");
     assert_ptr_equal(tess__comms_registration(&comm, &comms[2], m.address[TESS__STAGE][0]), &comms[2]);
     tess__memory_release(&m, 1); /* what a communicator had, when there are to be new ones */
-    expect_said("deregister 1; deregister 2; comm takes cuda 4K; deregister 1; deregister 2; comm takes cuda 8K; ");
+    expect_said("deregister 3; deregister 1; deregister 2; comm takes cuda 4K; deregister 3; deregister 1; deregister "
+                "2; comm takes cuda 8K; ");
     assert_true(m.obtained[TESS_DOMAIN_DEVICE] == 0 && m.obtained[TESS_DOMAIN_HOST] == 12 * KIB);
     assert_int_equal(m.arena_bytes[TESS_DOMAIN_DEVICE][TESS__STEP], 0);
     void *was = m.arenas[TESS_DOMAIN_HOST][TESS__RESIDENT].memory.ptr;
     memset(was, 'y', KIB);
-    comm.list[TESS__REPLICA] = comm.list[TESS__SHARD_SUMS] = NULL;
+    comm.list[TESS__REPLICA] = comm.list[TESS__SHARD] = comm.list[TESS__SHARD_SUMS] = NULL;
+    m.address[TESS__STAGE][0] = NULL;
     assert_int_equal(tess__memory_renew(&m), TESS_OK);
     expect_said("comm: cuda of domain 1, 0, node -1, 4K by 64; fill 4K with 0; "
                 "comm: cuda of domain 1, 0, node -1, 8K by 64; ");
@@ -304,6 +342,8 @@ static void test_memory__what_there_is_no_room_for_is_said(void **state) {
     begin(TESS_MEM_CUDA);
     plan.setup.env.device_budget_bytes = 12 * KIB - 1;
     fails(tess__memory_obtain(&m, 5), TESS_E_NOMEM, "device fake: 8192 bytes needed, 8191 of its 12287 free");
+    plan.setup.env.device_budget_bytes = 4 * KIB + 1;
+    fails(tess__memory_renew(&m), TESS_E_NOMEM, "device fake: 8192 bytes needed, 1 of its 4097 free");
     plan.setup.env.device_budget_bytes = 4 * KIB - 1; /* more is taken already */
     fails(tess__memory_renew(&m), TESS_E_NOMEM, "device fake: 8192 bytes needed, 0 of its 4095 free");
     end();
@@ -361,6 +401,51 @@ static void test_memory__a_step_arena_grows_with_the_largest_program(void **stat
     end();
 }
 
+static void test_memory__a_store_is_opened_for_what_may_be_under_way(void **state) {
+    (void)state;
+    static tess__group groups[] = { { .step.n_states = 2 }, { .step.n_states = 1, .grad_rest.stored = 1 } };
+    begin(TESS_MEM_HOST);
+    plan.layout.groups = groups;
+    plan.layout.n_groups = 2;
+    plan.layout.store_bytes = 33;
+    plan.resident.step_bytes[TESS_DOMAIN_DISK] = 15 * KIB;
+    plan.setup.accum = 4;
+    uint32_t most = 8 + (2 + 1) + (1 + 1) + (uint32_t)tess__sum_levels(&plan.setup);
+    assert_int_equal(tess__memory_obtain(&m, 5), TESS_OK);
+    const tess_store_config *k = &world.store;
+    assert_true(k->struct_size == sizeof *k && k->most_posted == most && k->bytes == 16 * KIB);
+    assert_true(k->rank == 3 && k->nranks == 4 && k->local_rank == 1 && k->align == 512);
+    assert_true(k->memory == m.arenas[TESS_DOMAIN_HOST][TESS__PAGEABLE].memory.ptr && k->memory_bytes == 33);
+    const tess__arena *a = &m.arenas[TESS_DOMAIN_DISK][TESS__RESIDENT];
+    assert_true(a->memory.mem == TESS__MEM_STORE && a->memory.bytes == 17 * KIB && !a->comm && !a->shared);
+    assert_true(m.obtained[TESS_DOMAIN_DISK] == 17 * KIB && m.arena_bytes[TESS_DOMAIN_DISK][1] == 17 * KIB);
+    assert_int_equal(world.stores, 1);
+    tess__memory_release(&m, 0);
+    assert_true(!a->memory.ptr && !m.arena_bytes[TESS_DOMAIN_DISK][1]);
+    end();
+    begin(TESS_MEM_HOST);
+    plan.resident.step_bytes[TESS_DOMAIN_DISK] = 21 * KIB;
+    fails(tess__memory_obtain(&m, 5), TESS_E_SYSTEM, "the disk is full");
+    world.stores = 0;
+    end();
+}
+
+static void test_memory__without_room_for_its_tables_nothing_is_made(void **state) {
+    (void)state;
+    begin(TESS_MEM_HOST);
+    int tables = world.tables;
+    end();
+    assert_int_equal(tables, 3 * TESS__N_ROLES + 1);
+    for (int n = 1; n <= tables; n++) {
+        memset(&m, 0, sizeof m);
+        m.plan = &plan, m.device = &device, m.comms = &comm, m.streams = &streams;
+        world.no_table = n;
+        fails(tess__memory_create(&m), TESS_E_NOMEM, "no memory for the engine's tables");
+        tess__memory_free(&m);
+        assert_int_equal(world.tables, 0);
+    }
+}
+
 /* ---- buffers of a program ---- */
 
 static const tess__instr alloc[] = { { .op = TESS__ALLOC, .buffer = 0 }, { .op = TESS__ALLOC, .buffer = 1 } };
@@ -380,6 +465,7 @@ static void test_memory__a_buffer_is_booked_as_it_is_measured(void **state) {
     assert_int_equal(m.ledger.total[TESS_DOMAIN_DEVICE], at_rest);
     assert_int_equal(world.held_least, at_rest + 1500);
     assert_true(at[-1] == 'x' && all_are(at, (char)0xff, 1500) && at[1500] == 'x');
+    expect_said("fill 1K with 255; ");
     assert_int_equal(tess__release_buffer(&m, p, &alloc[0]), TESS_OK); /* once is enough */
     assert_int_equal(m.ledger.total[TESS_DOMAIN_DEVICE], at_rest);
     tess__instr zero = alloc[1];
@@ -388,6 +474,7 @@ static void test_memory__a_buffer_is_booked_as_it_is_measured(void **state) {
     at = (char *)m.arenas[TESS_DOMAIN_HOST][TESS__STEP].memory.ptr + 192;
     assert_true(at[-1] == 'x' && all_are(at, 0, 1502) && at[1502] == 'x');
     assert_int_equal(world.syncs, 1); /* a transfer may still write there */
+    expect_said("");
     m.strict = 0;
     memset(at, 'v', 1502);
     assert_int_equal(tess__release_buffer(&m, p, &zero), TESS_OK);
@@ -415,6 +502,10 @@ static void test_memory__a_place_beyond_the_arena_is_refused(void **state) {
     wrong.offset++;
     fails(tess__place_buffer(&m, &p, &alloc[0]), TESS_E_INTERNAL,
           "1500 bytes are needed at offset 6693 of 8192 that were obtained");
+    wrong.offset = 8 * KIB; /* where nothing is needed */
+    wrong.role = TESS__SAVED;
+    assert_int_equal(tess__place_buffer(&m, &p, &alloc[0]), TESS_OK);
+    wrong.role = TESS__OUTPUT;
     wrong.offset = 8 * KIB + 1;
     fails(tess__place_buffer(&m, &p, &alloc[0]), TESS_E_INTERNAL,
           "1500 bytes are needed at offset 8193 of 8192 that were obtained");
@@ -449,8 +540,10 @@ static void test_memory__a_pass_that_deviates_finds_room_as_it_goes(void **state
     assert_int_equal(tess__place_buffer(&m, &p, &in[1]), TESS_OK); /* in its place now */
     assert_ptr_equal(m.address[TESS__OUTPUT][1], m.arenas[TESS_DOMAIN_DEVICE][TESS__STEP].memory.ptr);
     expect_said("");
+    more[0].bytes = 5 * KIB;
+    assert_int_equal(tess__place_buffer(&m, &p, &in[0]), TESS_OK); /* and behind it */
+    assert_ptr_equal(m.address[TESS__OUTPUT][0], (char *)m.arenas[TESS_DOMAIN_DEVICE][TESS__STEP].memory.ptr + 3 * KIB);
     assert_int_equal(tess__release_buffer(&m, &p, &in[1]), TESS_OK);
-    assert_int_equal(tess__place_buffer(&m, &p, &in[0]), TESS_OK);
     plan.setup.env.device_budget_bytes = 16 * KIB - 1;
     fails(tess__place_buffer(&m, &p, &in[1]), TESS_E_NOMEM,
           "a pass that deviates from the compiled order needs 4096 bytes beside the plan: device fake: 4096 bytes "
@@ -467,7 +560,16 @@ static void test_memory__a_pass_that_deviates_finds_room_as_it_goes(void **state
     expect_said("device takes pinned 2K; device takes cuda 4K; ");
     assert_true(!m.n_overflow && m.obtained[TESS_DOMAIN_DEVICE] == 12 * KIB &&
                 m.obtained[TESS_DOMAIN_HOST] == 12 * KIB);
-    end();
+    for (int i = 1; i <= 2; i++) { /* the last of them too */
+        m.booked[more[i].role][more[i].index] = 0;
+        assert_int_equal(tess__place_buffer(&m, &p, &in[i]), TESS_OK);
+        assert_int_equal(tess__release_buffer(&m, &p, &in[i]), TESS_OK);
+        assert_true(!m.n_overflow);
+    }
+    assert_int_equal(tess__place_buffer(&m, &p, &in[2]), TESS_OK);
+    tess__memory_release(&m, 1);
+    tess__memory_free(&m); /* with whatever a pass had */
+    assert_true(world.live == 0 && world.tables == 0);
 }
 
 static void test_memory__a_step_that_broke_off_is_forgotten(void **state) {
@@ -477,9 +579,11 @@ static void test_memory__a_step_that_broke_off_is_forgotten(void **state) {
     tess__program p = { .buffers = more, .n_buffers = 2 };
     const tess__instr grad = { .op = TESS__ALLOC, .buffer = 1 };
     uint64_t at_rest[] = { m.ledger.total[TESS_DOMAIN_DEVICE], m.ledger.total[TESS_DOMAIN_HOST] };
-    for (int how = 0; how < 2; how++) { /* in the compiled order, and off it */
-        tess__program *of = how ? &p : &plan.programs[1];
-        m.deviating = how;
+    for (int how = 0; how < 4; how++) { /* in the compiled order of any program, and off it */
+        tess__program *of = how < 3 ? &plan.programs[how == 0 ? 0 : how == 1 ? 1 : TESS__N_PROGRAMS - 1] : &p;
+        m.deviating = how == 3;
+        of->buffers = how < 3 ? step : more;
+        of->n_buffers = 2;
         more[0].index = more[1].index = 1;
         tess__first_fit_reset(&m.first_fit, 8 * KIB);
         assert_int_equal(tess__place_buffer(&m, of, &alloc[0]), TESS_OK);
@@ -508,7 +612,8 @@ static void test_memory__a_program_takes_what_its_budget_allows(void **state) {
     assert_int_equal(tess__memory_user(&m, "caches", 3 * KIB, 0), TESS_OK);
     expect_said("device: host of domain 1, 6, node -1, 3K by 64; ");
     assert_true(m.ledger.total[TESS_DOMAIN_DEVICE] == before + 3 * KIB && m.obtained[TESS_DOMAIN_DEVICE] == 15 * KIB);
-    plan.n_user = 2; /* the second has no bytes */
+    plan.n_user = 1;
+    assert_int_equal(m.ledger.units[1][TESS_DOMAIN_DEVICE][TESS_CAT_ACTIVATION], 0); /* of no unit */
     void *kept = m.user[0].ptr;
     tess__memory_drop(&m); /* for another plan */
     expect_said("device takes pinned 2K; device takes pinned 10K; device takes host 6K; device takes host 4K; "
@@ -516,11 +621,16 @@ static void test_memory__a_program_takes_what_its_budget_allows(void **state) {
     assert_true(m.user[0].ptr == kept && m.ledger.total[TESS_DOMAIN_DEVICE] == 3 * KIB);
     assert_int_equal(m.obtained[TESS_DOMAIN_DEVICE], 3 * KIB);
     assert_int_equal(tess__memory_create(&m), TESS_OK);
+    assert_int_equal(m.ledger.units[1][TESS_DOMAIN_DEVICE][TESS_CAT_ACTIVATION], 0);
     assert_int_equal(m.ledger.total[TESS_DOMAIN_DEVICE], 3 * KIB);
     plan.setup.env.device_budget_bytes = 0;
     assert_int_equal(tess__memory_obtain(&m, 5), TESS_OK);
+    plan.n_user = 2;
+    assert_int_equal(tess__memory_user(&m, "one", 1, 1), TESS_OK);
+    assert_int_equal(m.obtained_peak[TESS_DOMAIN_DEVICE], 15 * KIB + 1);
+    m.held = get_table(1, 8);
     tess__memory_free(&m);
-    assert_int_equal(world.live, 0);
+    assert_true(world.live == 0 && world.tables == 0);
 }
 
 static void test_memory__images_are_carried_in_memory_that_a_device_reaches(void **state) {
@@ -553,6 +663,8 @@ int main(void) {
         cmocka_unit_test(test_memory__what_there_is_no_room_for_is_said),
         cmocka_unit_test(test_memory__activations_may_rest_where_pages_move),
         cmocka_unit_test(test_memory__a_step_arena_grows_with_the_largest_program),
+        cmocka_unit_test(test_memory__a_store_is_opened_for_what_may_be_under_way),
+        cmocka_unit_test(test_memory__without_room_for_its_tables_nothing_is_made),
         cmocka_unit_test(test_memory__a_buffer_is_booked_as_it_is_measured),
         cmocka_unit_test(test_memory__a_place_beyond_the_arena_is_refused),
         cmocka_unit_test(test_memory__a_pass_that_deviates_finds_room_as_it_goes),
