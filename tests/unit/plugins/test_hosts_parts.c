@@ -296,6 +296,45 @@ static void test_hosts_parts__every_collective_has_its_values(void **state) {
     }
 }
 
+static uint64_t need_of(rank_state *r, uint32_t redop, uint32_t dtype, uint64_t count) {
+    const tess_plan_env env = {
+        .struct_size = sizeof env, .mem = TESS_MEM_HOST, .nranks = r->n, .ranks_per_host = r->each, .in_flight = 1
+    };
+    const tess_collective c = { .struct_size = sizeof c,
+                                .op = TESS_ALL_REDUCE,
+                                .redop = redop,
+                                .send_dtype = dtype,
+                                .recv_dtype = dtype,
+                                .send_mem = TESS_MEM_HOST,
+                                .recv_mem = TESS_MEM_HOST,
+                                .count = count,
+                                .scale = 1 };
+    tess_need need = { .struct_size = sizeof need };
+    CHECK(r->ops->need(r->ctx, &env, &c, &need) == TESS_OK);
+    return need.device_bytes;
+}
+
+/* Sums of halves are kept wide on the way between hosts; the least and the largest are of the halves themselves, and
+ * sums of other dtypes of theirs. */
+static void work_needs(rank_state *r, tess_comm *comm) {
+    (void)comm;
+    const uint64_t count = 64 << 10;
+    for (uint32_t half = TESS_F16; half <= TESS_BF16; half += TESS_BF16 - TESS_F16) {
+        const uint64_t most = need_of(r, TESS_MAX, half, count);
+        CHECK(need_of(r, TESS_MIN, half, count) == most);
+        CHECK(need_of(r, TESS_SUM, half, count) == most + 2 * count);
+        CHECK(need_of(r, TESS_SUM, TESS_F32, count) == most + 2 * count);
+        CHECK(need_of(r, TESS_SUM, TESS_F64, count) == most + 6 * count);
+    }
+}
+
+static void test_hosts_parts__sums_of_halves_need_room_for_wide_ones(void **state) {
+    (void)state;
+    rank_state ranks[RANKS] = { 0 };
+    all.n = 0;
+    run_ranks(ranks, 4, 2, work_needs);
+}
+
 static int32_t color_of(int way, int rank) {
     switch (way) {
     case 0: return rank % 2;           /* one of each host */
@@ -448,6 +487,7 @@ static int open_hosts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hosts_parts__every_collective_has_its_values),
+        cmocka_unit_test(test_hosts_parts__sums_of_halves_need_room_for_wide_ones),
         cmocka_unit_test(test_hosts_parts__groups_split_off_have_theirs),
         cmocka_unit_test(test_hosts_parts__a_failure_names_the_rank_of_all),
         cmocka_unit_test(test_hosts_parts__memory_is_that_of_the_host),
