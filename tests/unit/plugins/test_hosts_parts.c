@@ -321,7 +321,7 @@ static void work_needs(rank_state *r, tess_comm *comm) {
     const uint64_t count = 64 << 10;
     for (uint32_t half = TESS_F16; half <= TESS_BF16; half += TESS_BF16 - TESS_F16) {
         const uint64_t most = need_of(r, TESS_MAX, half, count);
-        CHECK(need_of(r, TESS_MIN, half, count) == most);
+        CHECK(most == 2 * count + NEED && need_of(r, TESS_MIN, half, count) == most);
         CHECK(need_of(r, TESS_SUM, half, count) == most + 2 * count);
         CHECK(need_of(r, TESS_SUM, TESS_F32, count) == most + 2 * count);
         CHECK(need_of(r, TESS_SUM, TESS_F64, count) == most + 6 * count);
