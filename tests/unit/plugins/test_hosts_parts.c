@@ -285,15 +285,39 @@ static void close_part(void *host, void *handle) {
 
 /* ---- what they do --------------------------------------------------------------------------------- */
 
+static atomic_int lines; /* of the log */
+static char line[240];
+static void take_line(void *h, int32_t level, const char *plugin, const char *message) {
+    (void)h;
+    CHECK(level == 2 && strcmp(plugin, "comm hosts") == 0);
+    lines++;
+    snprintf(line, sizeof line, "%s", message);
+}
+
 static void test_hosts_parts__every_collective_has_its_values(void **state) {
     (void)state;
     static const int cases[][2] = { { 3, 2 }, { 4, 2 }, { 5, 2 }, { 6, 4 }, { 7, 4 },
                                     { 9, 4 }, { 4, 1 }, { 3, 3 }, { 6, 3 } };
+    /* One rank says how they work. */
+    static const char *const said[] = { "2 hosts of 2 ranks, the last of 1: ",
+                                        "2 hosts of 2 ranks: ",
+                                        "3 hosts of 2 ranks, the last of 1: ",
+                                        "2 hosts of 4 ranks, the last of 2: ",
+                                        "2 hosts of 4 ranks, the last of 3: ",
+                                        "3 hosts of 4 ranks, the last of 1: ",
+                                        NULL,
+                                        NULL,
+                                        " alone between all 6 ranks: the ranks of a host are no power of two" };
+    host.log = take_line;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rank_state ranks[RANKS] = { 0 };
         all.n = 0;
+        lines = 0;
         run_ranks(ranks, cases[i][0], cases[i][1], work_all);
+        assert_int_equal(lines, said[i] != NULL);
+        assert_true(!said[i] || strstr(line, said[i]));
     }
+    host.log = log_nothing;
 }
 
 static uint64_t need_of(rank_state *r, uint32_t redop, uint32_t dtype, uint64_t count) {
@@ -321,7 +345,7 @@ static void work_needs(rank_state *r, tess_comm *comm) {
     const uint64_t count = 64 << 10;
     for (uint32_t half = TESS_F16; half <= TESS_BF16; half += TESS_BF16 - TESS_F16) {
         const uint64_t most = need_of(r, TESS_MAX, half, count);
-        CHECK(need_of(r, TESS_MIN, half, count) == most);
+        CHECK(most == 2 * count + NEED && need_of(r, TESS_MIN, half, count) == most);
         CHECK(need_of(r, TESS_SUM, half, count) == most + 2 * count);
         CHECK(need_of(r, TESS_SUM, TESS_F32, count) == most + 2 * count);
         CHECK(need_of(r, TESS_SUM, TESS_F64, count) == most + 6 * count);
