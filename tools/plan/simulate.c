@@ -12,12 +12,13 @@
 /* ---- tracks ---- */
 
 typedef struct {
-    double left;    /* seconds of work that remain, at full speed */
-    double demand;  /* cores it keeps busy meanwhile */
-    double posted;  /* time of the post */
-    int32_t cause;  /* the engine's span before the post */
-    int32_t span;   /* index of its span, once it runs */
-    tess__span say; /* the span that it will become */
+    double left;               /* seconds of work that remain, at full speed */
+    double demand;             /* cores it keeps busy meanwhile */
+    double posted;             /* time of the post */
+    int32_t cause;             /* the engine's span before the post */
+    int32_t span;              /* index of its span, once it runs */
+    tess__span say;            /* the span that it will become */
+    const tess__instr *leaves; /* what it leaves goes to a store as soon as it ends; null: nothing does */
 } job;
 
 typedef struct { /* jobs run one after another */
@@ -111,12 +112,16 @@ static double engine_speed(const sim *s, double engine_demand) {
     return s->cores > 0 && want > s->cores ? s->cores / want : 1;
 }
 
+static tess_status post_stored(sim *s, const tess__instr *in, int32_t cause);
+
 static tess_status end_job(sim *s, queue *q) {
     job *j = queue_head(q);
     tess__span *span = &s->out->spans[j->span];
     span->seconds = s->now - span->start;
     s->out->busy[span->track] += span->seconds;
     q->done++;
+    if (j->leaves)
+        TRY(post_stored(s, j->leaves, j->span));
     return begin_job(s, q);
 }
 
@@ -404,16 +409,33 @@ static tess_status fetch_group(sim *s, const tess__instr *in) {
                     &s->fetched[in->index]);
 }
 
+static int32_t *stored_ticket(sim *s, const tess__instr *in) {
+    return in->op >= TESS__GRAD_FETCH ? &s->grads[in->index] : &s->states[in->index];
+}
+
 /* A microbatch reads one sum and writes one. The last of several reads more; the first reads none. */
-static tess_status stored_instr(sim *s, const tess__instr *in) {
+static tess_status post_stored(sim *s, const tess__instr *in, int32_t cause) {
     int fetch = in->op == TESS__STATES_FETCH || in->op == TESS__GRAD_FETCH, grad = in->op >= TESS__GRAD_FETCH;
     int none = grad && fetch && (s->program->kind & 15) == TESS_PASS_TRAIN && s->microbatch == 0;
-    int32_t *ticket = grad ? &s->grads[in->index] : &s->states[in->index];
-    if (!fetch && in->op != TESS__STATES_STORE && in->op != TESS__GRAD_STORE)
-        return wait_for_job(s, DISK, in, ticket);
-    return post_job(s, DISK, fetch ? TESS__TRACK_UP : TESS__TRACK_DOWN, in,
-                    none ? 0 : simulate_disk_seconds(s->in, simulate_stored_bytes(s->in->layout, in->index, grad)), 0,
-                    ticket);
+    double seconds = none ? 0 : simulate_disk_seconds(s->in, simulate_stored_bytes(s->in->layout, in->index, grad));
+    int32_t last = s->last;
+    s->last = cause;
+    tess_status status =
+        post_job(s, DISK, fetch ? TESS__TRACK_UP : TESS__TRACK_DOWN, in, seconds, 0, stored_ticket(s, in));
+    s->last = last;
+    return status;
+}
+
+/* A lane hands over what it has summed or stepped when it has. */
+static tess_status stored_instr(sim *s, const tess__instr *in) {
+    queue *lane = &s->queues[DOWN];
+    int store = in->op == TESS__STATES_STORE || in->op == TESS__GRAD_STORE;
+    if (!store && in->op != TESS__STATES_FETCH && in->op != TESS__GRAD_FETCH)
+        return wait_for_job(s, DISK, in, stored_ticket(s, in));
+    if (!(in->flags & TESS__ASYNC) || lane->done == lane->n)
+        return post_stored(s, in, s->last);
+    lane->jobs[lane->n - 1].leaves = in;
+    return TESS_OK;
 }
 
 /* The engine's thread posts it and waits at once. */
