@@ -8,8 +8,8 @@
 #include "core/readers/planned.h"
 #include "core/readers/stated.h"
 #include "plan_at_peak.h"
-#include "plan_matrices.h"
 #include "plan_audit.h"
+#include "plan_matrices.h"
 #include "tools/support/progress.h"
 #include "tools/support/say.h"
 #include <tessera/inspect.h>
