@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a plan's optimizer asks of the layout: whole matrices and the ranks that own them, and padding. */
+/* The matrices that a plan's optimizer steps whole, the ranks that own them, and the padding of the shards. */
 #ifndef TOOL_PLAN_MATRICES_H
 #define TOOL_PLAN_MATRICES_H
 #include <stdio.h>
