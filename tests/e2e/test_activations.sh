@@ -6,7 +6,7 @@
 # planned one, to the byte; auto keeps within ten budgets; a bad text is one line.
 . "$SOURCE/tests/e2e/lib.sh"
 export TESSERA_LOG=error TESSERA_THREADS=1
-shape="--layers 4 --heads 2 --width 64 --context 64 --batch 4"
+shape="$(brief_text) --layers 4 --heads 2 --width 64 --context 64 --batch 4"
 number() { sed -n "/\"event\":\"summary\"/s/.*\"$1\":\([0-9]*\).*/\1/p" out; }
 text() { sed -n "/\"event\":\"summary\"/s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" out; }
 
@@ -23,7 +23,7 @@ for model in gpt llama; do
   layer=h.
   [ $model = gpt ] || layer=layers.
   digest=
-  common="$model $shape --steps 3 --sample 0"
+  common="$model $shape --steps 3"
   run $common
   digest=$(text params_digest)
   most=$peak
@@ -45,38 +45,38 @@ done
 
 # Ten budgets between the least and the most: what auto chooses fits, runs to the byte, and is a value of the option.
 digest=
-run gpt $shape --steps 3 --sample 0
+run gpt $shape --steps 3
 digest=$(text params_digest)
 most=$peak
-run gpt $shape --steps 3 --sample 0 --activations recompute
+run gpt $shape --steps 3 --activations recompute
 least=$peak
 for i in 0 1 2 3 4 5 6 7 8 9; do
   budget=$((least + (most - least) * i / 9))
-  run gpt $shape --steps 3 --sample 0 --activations "auto:$budget"
+  run gpt $shape --steps 3 --activations "auto:$budget"
   [ "$peak" -le "$budget" ] || fail "auto:$budget takes $peak"
   chosen=$(text activations)
   found=$peak
   expect 0 "$TESSERA" plan gpt -n 1 $shape --activations "auto:$budget" --json
   grep -qF "\"activations\":\"$chosen\"" out || fail "plan does not say $chosen: $(cat out)"
   if [ $i = 4 ]; then
-    run gpt $shape --steps 3 --sample 0 --activations "$chosen"
+    run gpt $shape --steps 3 --activations "$chosen"
     [ "$peak" = "$found" ] || fail "$chosen takes $peak, auto $found"
   fi
 done
 [ "$chosen" = keep ] || fail "with room for all, auto chooses $chosen"
-run gpt $shape --steps 3 --sample 0 --activations auto --device-memory $(((least + most) / 2))
-expect 4 "$TESSERA" train gpt $shape --steps 1 --sample 0 --activations "auto:$((least - 65536))" --quiet
+run gpt $shape --steps 3 --activations auto --device-memory $(((least + most) / 2))
+expect 4 "$TESSERA" train gpt $shape --steps 1 --activations "auto:$((least - 65536))" --quiet
 grep -qE 'auto:[0-9]+: no choice of [0-9]+ fits' err || fail "$(cat err)"
 if [ -e "$BUILD/plugins/libtessera-comm-shm.so" ]; then
   digest=
-  run gpt $shape --steps 3 --sample 0 -n 2
+  run gpt $shape --steps 3 -n 2
   digest=$(text params_digest)
-  run gpt $shape --steps 3 --sample 0 -n 2 --activations "selective:h.[0-2],recompute:h.3"
+  run gpt $shape --steps 3 -n 2 --activations "selective:h.[0-2],recompute:h.3"
 fi
 
 # refuse PATTERN TEXT: exit code 3 and one line.
 refuse() {
-  expect 3 "$TESSERA" train gpt --steps 1 --sample 0 --activations "$2" --quiet
+  expect 3 "$TESSERA" train gpt --steps 1 --activations "$2" --quiet
   [ "$(wc -l <err)" = 1 ] && grep -qE -- "$1" err || fail "expected one line with '$1': $(cat err)"
 }
 refuse "'recmpute' is none of them; expected keep, recompute, offload or selective" recmpute

@@ -56,7 +56,7 @@ model() {
   done
 }
 export TESSERA_PREFETCH=1 # else the engine gathers less ahead by itself
-small="--layers 3 --width 64 --heads 4 --context 32 --batch 4"
+small="$(brief_text) --layers 3 --width 64 --heads 4 --context 32 --batch 4"
 # shellcheck disable=SC2086
 model 1 70 gpt $small
 model 1 80 mnist --batch 8

@@ -7,7 +7,7 @@
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 mkdir tmp && export TMPDIR=$PWD/tmp # what they leave there is theirs
-small="gpt --layers 2 --heads 2 --width 32 --context 16 --batch 1 --quiet --deterministic --steps 3"
+small="gpt $(brief_text) --layers 2 --heads 2 --width 32 --context 16 --batch 1 --quiet --deterministic --steps 3"
 # finds A B PATTERN…: bisects `tessera train` with these options; lines match the patterns.
 finds() {
   expect 1 "$TESSERA" bisect -- tessera train $small $1 -- tessera train $small $2

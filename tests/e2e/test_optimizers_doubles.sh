@@ -12,7 +12,7 @@ head -c 20000 "$SOURCE/README.md" >text
 gpt="gpt --data text --layers 1 --width 72 --heads 2 --context 16 --batch 2 --steps 2 --quiet --json --device cuda"
 field() { tail -n 1 out | sed -n 's/.*"'"$1"'":"\{0,1\}\([^",}]*\).*/\1/p'; }
 # shellcheck disable=SC2086
-train() { env LD_LIBRARY_PATH="$doubles" TESSERA_LOG=error TESSERA_SAMPLE=0 TESSERA_DOUBLE_DELAY_US=0 "$TESSERA" train $gpt "$@"; }
+train() { env LD_LIBRARY_PATH="$doubles" TESSERA_LOG=error TESSERA_DOUBLE_DELAY_US=0 "$TESSERA" train $gpt "$@"; }
 # same OPTIMIZER OPTION…: the digest of the run before it, unless $first is empty.
 same() {
   expect 0 train --optimizer "$@"

@@ -7,21 +7,19 @@
 # checkpoint.
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
-gpt="gpt --layers 2 --heads 2 --width 32 --context 16 --batch 1 --threads 1 --quiet --deterministic --steps 60"
+gpt="gpt $(brief_text) --layers 2 --heads 2 --width 32 --context 16 --batch 1 --threads 1 --quiet --deterministic --steps 60"
 digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 field() { grep '"event":"summary"' "$1" | tail -n 1 | sed -E "s/.*\"$2\":([^,}]*).*/\\1/"; }
 expect 0 "$TESSERA" train $gpt -n 4 --accum 2 --json=whole.json
 
 # A rank that kills itself once, at a step of each life: found by its RANK, as a person with kill would.
 kill_one() { # RANK LIFE: of the processes of this test. A life that has lost a rank already counts no second one.
-  local p
-  for p in /proc/[0-9]*; do
-    grep -zqsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" "$p/environ" 2>/dev/null || continue
-    grep -zqsx "RANK=$1" "$p/environ" 2>/dev/null || continue
-    [ "$2" = 0 ] || grep -zqsx "TESSERA_RESTART=$2" "$p/environ" 2>/dev/null || continue
-    kill -KILL "${p#/proc/}" 2>/dev/null && return 0
-  done
-  return 1
+  local mine
+  mine=$(grep -lzsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" /proc/[0-9]*/environ || true)
+  [ -z "$mine" ] || mine=$(grep -lzsx "RANK=$1" $mine || true)
+  [ -z "$mine" ] || [ "$2" = 0 ] || mine=$(grep -lzsx "TESSERA_RESTART=$2" $mine || true)
+  mine=${mine%%$'\n'*}
+  [ -n "$mine" ] && kill -KILL "$(cut -d/ -f3 <<<"$mine")" 2>/dev/null
 }
 # survives KILLS COMMAND…: kills that many ranks, each when a new checkpoint is there.
 survives() {
@@ -47,9 +45,9 @@ killed=$(survives 2 "$TESSERA" run --restarts 9 --ranks 2:4 -- "$TESSERA" train 
 echo "run --ranks 2:4: $killed kills, ended with $(field again.json ranks) ranks"
 # Before the first checkpoint too a step keeps its microbatches: three ranks do not divide 8, two do.
 has_step() { grep -q '"event":"step"' "$1" 2>/dev/null; }
-expect 0 "$TESSERA" train $gpt -n 4 --accum 2 --steps 300 --json=longer.json
+expect 0 "$TESSERA" train $gpt -n 4 --accum 2 --steps 600 --json=longer.json
 rm -rf run again.json
-"$TESSERA" run --restarts 9 --ranks 2:4 -- "$TESSERA" train $gpt --accum 2 --steps 300 --save run --save-every 1000 --json=again.json >out 2>err & pid=$!
+"$TESSERA" run --restarts 9 --ranks 2:4 -- "$TESSERA" train $gpt --accum 2 --steps 600 --save run --save-every 1000 --json=again.json >out 2>err & pid=$!
 within 300 has_step again.json && kill_one 1 0 || fail "no step: $(cat err)"
 ends $pid 300
 [ $code = 0 ] && [ "$(digest longer.json)" = "$(digest again.json)" ] || fail "before the first checkpoint: exit code $code, another digest"

@@ -5,6 +5,7 @@
 # What a language model writes at the end: the same bytes whatever the ranks, from the seed, after a prompt; one pass of one
 # position for each token; and what is wrong with a prompt is one line.
 . "$SOURCE/tests/e2e/lib.sh"
+unset TESSERA_SAMPLE
 data=$SOURCE/tests/reference/data
 export TESSERA_LOG=error TESSERA_DETERMINISTIC=1
 gpt="gpt --layers 2 --heads 2 --width 32 --batch 2 --steps 4 --quiet --json"

@@ -9,7 +9,7 @@ ranks=2
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || ranks=1
 field() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
 small_mnist="mnist --batch 8 --steps 3"
-small_gpt="gpt --batch 2 --layers 2 --heads 2 --width 32 --context 16 --steps 5"
+small_gpt="gpt $(brief_text) --batch 2 --layers 2 --heads 2 --width 32 --context 16 --steps 5"
 
 for model in "$small_mnist" "$small_gpt"; do
   rm -f digests

@@ -10,7 +10,7 @@
 export TESSERA_LOG=error TESSERA_THREADS=1
 number() { sed -n "/\"event\":\"summary\"/s/.*\"$1\":\([0-9]*\).*/\1/p" out; }
 text() { sed -n "/\"event\":\"summary\"/s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" out; }
-bf16=
+brief=$(brief_text) bf16=
 [ ! -f "$BUILD/plugins/libtessera-precision-bf16.so" ] || bf16=bf16
 
 # run OPTION…: trains; the peak is the planned one.
@@ -24,7 +24,7 @@ run() {
 # Less, where a layer's parameters and gradient count.
 for precision in fp32 $bf16; do
   for activations in keep recompute; do
-    common="gpt -n 2 --layers 4 --width 128 --context 32 --batch 2 --steps 2 --sample 0 --precision $precision --activations $activations"
+    common="gpt -n 2 $brief --layers 4 --width 128 --context 32 --batch 2 --steps 2 --precision $precision --activations $activations"
     run $common
     whole=$peak
     run $common --units half
@@ -36,7 +36,7 @@ for precision in fp32 $bf16; do
 done
 
 # Dropout's masks, a text written position by position, and a checkpoint, are those of whole layers.
-common="gpt --layers 2 --width 32 --heads 2 --context 32 --batch 2"
+common="gpt $brief --layers 2 --width 32 --heads 2 --context 32 --batch 2"
 for units in layer half; do
   expect 0 "$TESSERA" train $common --steps 2 --units $units --sample 20 --save $units --json=summary
   sed -n '/^a sample of what it writes/,/^gpt, 1 rank/p' out > sample_$units

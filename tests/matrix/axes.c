@@ -80,15 +80,19 @@ static int isnt(const cell *c, int axis, const char *value) {
 
 /* ---- what can exist ---- */
 
+/* Also before it is chosen, where all cells are: a seed that no cell can have costs hundreds of attempts. */
+static int on_device(const cell *c) {
+    return c->v[DEVICE] == UNSET ? axes_device_alone : c->v[DEVICE] > 0;
+}
+
 /* A device and a comm plugin that are given together belong together: no other reaches that memory, and it reaches no
  * other. Its comm plugin may sum in an order of its own but for deterministic runs; its GPUs are six, or
  * TESSERA_MATRIX_DEVICES. */
 static int device_possible(const cell *c) {
-    int on_device = c->v[DEVICE] != UNSET && c->v[DEVICE] > 0;
     const char *devices = getenv("TESSERA_MATRIX_DEVICES");
     int too_many = c->v[RANKS] != UNSET && cell_ranks(c) > (devices ? atoi(devices) : 6);
     int own_comm = c->v[COMM] != UNSET && c->v[COMM] < OWN_COMMS && !cell_is(c, COMM, "self");
-    if (on_device && (own_comm || cell_is(c, DETERMINISTIC, "0") || too_many || cell_stores(c)))
+    if (on_device(c) && (own_comm || cell_is(c, DETERMINISTIC, "0") || too_many || cell_stores(c)))
         return 0;
     return c->v[DEVICE] != 0 || axes[DEVICE].n == 1 ||
            (!axes_device_alone && (c->v[COMM] == UNSET || c->v[COMM] < OWN_COMMS));
@@ -104,8 +108,8 @@ static int ranks_possible(const cell *c) {
 
 /* One rank has no auditor, hooks have no blocks, and the host does not read a device's memory. */
 static int audit_possible(const cell *c) {
-    return !isnt(c, AUDIT, "0") || (!cell_is(c, RANKS, "1") && !cell_is(c, COMM, "self") && !cell_is(c, API, "hooks") &&
-                                    (c->v[DEVICE] == UNSET || c->v[DEVICE] == 0));
+    return !isnt(c, AUDIT, "0") ||
+           (!cell_is(c, RANKS, "1") && !cell_is(c, COMM, "self") && !cell_is(c, API, "hooks") && !on_device(c));
 }
 
 int cell_exists(const cell *c) {

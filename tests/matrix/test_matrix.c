@@ -249,17 +249,19 @@ static int run_toy(const cell *c, char *output, size_t capacity) {
     return ranks_run(cell_ranks(c), argv, 60 + 4 * asked.steps, output, capacity);
 }
 
-/* gloo, or what TESSERA_MATRIX_PLAIN names, for a build without it. */
-static unsigned char plain_comm(void) {
+/* gloo, and for cells over gloo shm, so that no comm plugin is compared with itself; or what TESSERA_MATRIX_PLAIN
+ * names, for a build without gloo. */
+static unsigned char plain_comm(const cell *c) {
     const char *name = getenv("TESSERA_MATRIX_PLAIN");
     for (int i = 1; name && i < axes[COMM].n; i++)
         if (strcmp(axes[COMM].values[i], name) == 0)
             return (unsigned char)i;
-    return 1;
+    return cell_is(c, COMM, "gloo") ? 2 : 1;
 }
 
-/* The plainest cell with the same digest: self or gloo, blocks, everything kept where it is; where only the number of
- * microbatches matters, one rank has them all, up to eight: what the toy notes of more is no longer small. */
+/* The plainest cell with the same digest: self or another comm plugin, blocks, everything kept where it is; where only
+ * the number of microbatches matters, one rank has them all, up to eight: what the toy notes of more is no longer
+ * small. */
 static cell plain_of(const cell *c) {
     cell plain = *c;
     static const int first[] = { DEVICE, OFFLOAD, ACTIVATIONS, API, PREFETCH, COPY, STRICT, AUDIT };
@@ -273,7 +275,7 @@ static cell plain_of(const cell *c) {
         plain.v[RANKS] = plain.v[ACCUM] = 0;
         plain.whole = (unsigned char)microbatches;
     }
-    plain.v[COMM] = cell_ranks(&plain) > 1 ? plain_comm() : 0;
+    plain.v[COMM] = cell_ranks(&plain) > 1 ? plain_comm(c) : 0;
     return plain;
 }
 

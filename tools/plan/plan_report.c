@@ -8,6 +8,7 @@
 #include "core/readers/planned.h"
 #include "core/readers/stated.h"
 #include "plan_at_peak.h"
+#include "plan_audit.h"
 #include "tools/support/progress.h"
 #include "tools/support/say.h"
 #include <tessera/inspect.h>
@@ -242,6 +243,7 @@ static void print_tables(FILE *out, const facts *f) {
         fprintf(out, "%s\n", f->source->note);
     print_backend(out, f);
     print_held(out, f);
+    plan_audit_print(out, p);
     print_peak(out, f);
     if (f->largest >= 0)
         fprintf(out, "the largest unit: %s, %s unsharded\n", f->largest_info.name,
@@ -339,6 +341,7 @@ static void put_plan(json_out *j, const facts *f) {
         json_object_end(j);
     }
     put_backend(j, f);
+    plan_audit_json(j, p);
     put_budgets(j, f);
     if (f->over) {
         json_array_begin(j, "remedies");

@@ -239,8 +239,7 @@ static double share(int32_t ranks) {
 }
 
 static int same_case(const machine_collective *c, const char *comm, uint32_t op, int32_t ranks) {
-    return c->op == (op == TESS_ALL_TO_ALL_V ? TESS_ALL_TO_ALL : op) && c->ranks == ranks &&
-           (!comm || strcmp(c->comm, comm) == 0);
+    return c->op == op && c->ranks == ranks && (!comm || strcmp(c->comm, comm) == 0);
 }
 
 /* Ranks nearest to `members` for which this operation was measured; 0: none. */
@@ -252,6 +251,13 @@ static int32_t nearest_ranks(const machine_desc *m, const char *comm, uint32_t o
             best = r;
     }
     return best;
+}
+
+/* An all_to_all takes the times of an all_to_all_v, and the other way round, where only the other was measured. */
+static uint32_t measured_op(const machine_desc *m, const char *comm, uint32_t op) {
+    if ((op != TESS_ALL_TO_ALL && op != TESS_ALL_TO_ALL_V) || nearest_ranks(m, comm, op, 2))
+        return op;
+    return op == TESS_ALL_TO_ALL ? TESS_ALL_TO_ALL_V : TESS_ALL_TO_ALL;
 }
 
 /* Interpolates between measured sizes. Above the largest, time grows in proportion; below the smallest it stays. */
@@ -295,6 +301,7 @@ static double described_seconds(const machine_desc *m, uint32_t op, int32_t memb
 double simulate_collective(const machine_desc *m, const char *comm, uint32_t op, int32_t members, int32_t per_node,
                            uint64_t bytes, double *cpu_seconds) {
     double cpu = 0, seconds;
+    op = measured_op(m, comm, op);
     int32_t ranks = members > 1 ? nearest_ranks(m, comm, op, members) : 0;
     if (members <= 1)
         seconds = 0;
