@@ -264,7 +264,8 @@ static void end_orderly(tess *t) {
 
 /* For the next plan of this program. */
 static void keep_held(const tess *t) {
-    if (!t->error && t->memory.held && t->sharded && !t->settings.plan_only && t->comms.world.rank == 0)
+    if (!t->error && t->memory.held && t->memory.held->most && t->sharded && !t->settings.plan_only &&
+        t->comms.world.rank == 0)
         tess__last_run_keep(&t->plan.model, &(tess__last_run){ t->memory.held->most, t->comms.world.nranks });
 }
 

@@ -255,7 +255,17 @@ static tess_status compile_anew(tess__plan *p, uint64_t bytes[3]) {
     return TESS_OK;
 }
 
+/* A library of the program's own computes on the ranks' cores, which also carry out a gather within a host: then
+ * nothing overlaps, so a unit that is whole ahead of its use costs memory and saves no time. */
+static void gather_late(tess__plan *p) {
+    const tess_plan_env *e = &p->setup.env;
+    if (p->holds && !p->setup.prefetch_fixed && e->mem == TESS_MEM_HOST && e->ranks_per_host == e->nranks &&
+        p->setup.offload_name && strcmp(p->setup.offload_name, "none") == 0)
+        p->setup.prefetch = 0;
+}
+
 tess_status tess__plan_remake(tess__plan *p) {
+    gather_late(p);
     TRY(tess__activations_resolve(p));
     TRY(wrap_and_lay_out(p));
     TRY(compile_plan(p));

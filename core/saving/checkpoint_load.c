@@ -10,6 +10,7 @@
 #include "checkpoint/store.h"
 #include "kernels/kernels.h"
 #include "engine/values.h"
+#include "tensors_load.h"
 #include "proof/proof.h"
 
 #include <errno.h>
@@ -120,29 +121,14 @@ static tess_status check_model(loading *l) {
 
 /* ---- values ------------------------------------------------------------------------------------------ */
 
-/* Puts elements of one tensor where they belong: read as stored, converted when the dtypes differ. */
-static tess_status place_elements(loading *l, const tess__tensor *x, uint64_t first, uint64_t elems, char *at,
-                                  uint32_t mem, uint32_t dtype) {
-    uint32_t bytes = tess_dtype_bytes(dtype), wide = dtype == TESS_F64 ? TESS_F64 : TESS_F32;
-    int as_is = x->dtype == dtype;
-    tess__cast_fn widen = as_is ? NULL : tess__cast_find(x->dtype, wide, 0),
-                  narrow = as_is || wide == dtype ? NULL : tess__cast_find(wide, dtype, 0);
-    if (!as_is && (!widen || (wide != dtype && !narrow)))
-        return tess__fail(TESS_E_DATA, "%s: tensor '%s' is %s, this run has %s", l->saved.path, x->name,
-                          tess_dtype_name(x->dtype), tess_dtype_name(dtype));
-    if (as_is && (mem == TESS_MEM_HOST || mem == TESS_MEM_PINNED))
-        return tess__saved_file_read(l->file, x, first, elems, at);
-    for (uint64_t done = 0; done < elems; done += TESS__CHUNK_ELEMS) {
-        uint64_t n = elems - done < TESS__CHUNK_ELEMS ? elems - done : TESS__CHUNK_ELEMS;
-        void *from = l->raw;
-        TRY(tess__saved_file_read(l->file, x, first + done, n, l->raw));
-        if (widen)
-            widen(l->raw, l->wide, n), from = l->wide;
-        if (narrow)
-            narrow(l->wide, l->raw, n), from = l->raw;
-        TRY(tess__copy_now(l->t, at + done * bytes, mem, from, TESS_MEM_HOST, n * bytes));
-    }
-    return TESS_OK;
+static tess_status read_saved(void *user, const tess__tensor *x, uint64_t first, uint64_t n, void *out) {
+    return tess__saved_file_read(((loading *)user)->file, x, first, n, out);
+}
+
+static tess__elements elements_of(loading *l) {
+    return (tess__elements){
+        .t = l->t, .path = l->saved.path, .user = l, .read = read_saved, .raw = l->raw, .wide = l->wide
+    };
 }
 
 /* A state of a plugin is known by its name. Integers mean something to that plugin alone, so they are taken as they
@@ -182,8 +168,8 @@ static tess_status take_values(loading *l, const tess__tensor *x, const tess__pi
     if (!o.piece.elems || from >= to)
         return TESS_OK;
     l->taken[(size_t)i * (TESS__MAX_STATES + 1) + (size_t)(state + 1)] += to - from;
-    return place_elements(l, x, from - name->first, to - from,
-                          o.at + (from - o.piece.in_param) * tess_dtype_bytes(o.dtype), o.mem, o.dtype);
+    tess__elements e = elements_of(l);
+    return tess__elements_place(&e, x, from - name->first, to - from, &o, from - o.piece.in_param);
 }
 
 static tess_status take_program(loading *l, const tess__tensor *x, const tess__piece_name *name) {
@@ -352,6 +338,15 @@ static tess_status load_named(loading *l, tess_checkpoint_info *info) {
     return f.status ? tess__fail(f.status, "%s", f.message) : TESS_OK;
 }
 
+/* [C] A file of whole tensors, which all ranks read. */
+static tess_status load_tensors(loading *l, tess_checkpoint_info *info) {
+    load_outcome f;
+    tess__elements e = elements_of(l);
+    TRY(agree_on_outcome(l, tess__tensors_load(&e, l->o->path, l->o->others), &f));
+    info->ranks = 1;
+    return f.status ? tess__fail(f.status, "%s", f.message) : TESS_OK;
+}
+
 static tess_status load_with_room(loading *l, tess_checkpoint_info *info) {
     load_outcome f;
     l->taken = calloc((size_t)l->t->plan.model.n_params + 1, (TESS__MAX_STATES + 1) * sizeof *l->taken);
@@ -360,6 +355,8 @@ static tess_status load_with_room(loading *l, tess_checkpoint_info *info) {
     l->wide = malloc(TESS__CHUNK_ELEMS * 8);
     if (!l->taken || !l->in_base || !l->raw || !l->wide)
         return tess__fail(TESS_E_NOMEM, "no memory to load a checkpoint");
+    if (tess__is_tensors_file(l->o->path))
+        return load_tensors(l, info);
     /* Every rank goes the leader's way, whatever it sees of the directory. */
     l->foreign = tess__is_checkpoint(&tess__disk_real, l->o->path);
     load_outcome *all = calloc((size_t)l->t->comms.world.nranks, sizeof *all);
@@ -379,6 +376,8 @@ static tess_status load_checkpoint(tess *t, const tess_checkpoint_load_options *
     loading l = { .t = t, .o = &o, .n_states = t->plan.layout.n_states };
     TRY(tess__copy_options("tess_checkpoint_load", &o, sizeof o, TESS__UP_TO(tess_checkpoint_load_options, own_bytes),
                            given));
+    if (o.path && tess__is_tensors_file(o.path))
+        o.flags |= TESS_CHECKPOINT_PARAMS; /* it has nothing else */
     if (!o.common && !(o.flags & TESS_CHECKPOINT_PARAMS))
         o.common = t->settings.options.common, o.common_bytes = t->plan.setup.common_bytes;
     TRY(tess__pass_finish(t));

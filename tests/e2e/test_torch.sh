@@ -24,7 +24,10 @@ digest=$(sed -n 's/^digest //p' one.txt)
 same() { [ "$(sed -n 's/^digest //p' out)" = "$digest" ] || fail "$*: another digest: $(tail -n 1 out)"; }
 on 1 recompute && same recompute
 on 2 meta && same 'made on the meta device'
+there() { [ "$1" = auto ] || [ "$1" = none ] || [ -e "$BUILD/plugins/libtessera-$2-$1.so" ]; }
+export TESSERA_HOSTS_RANKS=2
 while read -r ranks strategy wrap offload comm sync more; do
+  there "${offload%%:*}" offload && there "$comm" comm || { echo "not built here: $offload or $comm"; continue; }
   export TESSERA_STRATEGY=$strategy TESSERA_WRAP=$wrap TESSERA_OFFLOAD=$offload TESSERA_COMM=$comm TESSERA_SYNC=$sync
   # shellcheck disable=SC2086
   on "$ranks" $more && same "$ranks $strategy $wrap $offload $comm $sync $more"
@@ -36,11 +39,11 @@ done <<'END'
 4 full size:1000 none auto each recompute
 4 hybrid:2 scopes cpu auto each
 4 none scopes none auto each
+4 hybrid_grad_op:2 auto none hosts end
+2 full none disk:. shm each
+2 full scopes none gloo each
 END
-if [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ]; then
-  TESSERA_STRATEGY=full TESSERA_COMM=gloo TESSERA_WRAP=scopes TESSERA_OFFLOAD=none TESSERA_SYNC=each on 2 && same gloo
-fi
-unset TESSERA_STRATEGY TESSERA_WRAP TESSERA_OFFLOAD TESSERA_COMM TESSERA_SYNC
+unset TESSERA_STRATEGY TESSERA_WRAP TESSERA_OFFLOAD TESSERA_COMM TESSERA_SYNC TESSERA_HOSTS_RANKS
 
 # In fp16 with scaled losses: the same norms, scales and parameters on any number of ranks. The first steps overflow.
 TESSERA_DETERMINISTIC=1 TESSERA_ACCUM=4 expect 0 "$TESSERA" run -n 1 -- "$probe" rough
@@ -64,6 +67,13 @@ for name in embed.weight layers.1.norm.bias bn.running_var bn.num_batches_tracke
   head -c 20000 folder/model.safetensors | grep -aq "\"$name\"" || fail "the export has no $name"
 done
 
+# Values from a file of tensors, as Python writes it, into a model that has none. A file that is not there is one line.
+expect 0 "$BUILD/tests/torch/test_modules" write model.safetensors
+on 2 bare import=model.safetensors && same 'values of a file'
+code=0
+"$TESSERA" run -n 2 -- "$probe" train bare import=none.safetensors >out 2>err || code=$?
+[ $code = 6 ] && [ "$(grep -c 'none.safetensors: No such file or directory' err)" = 2 ] || fail "no file: $code $(cat err)"
+
 # A rate for each group, another in each step, by the engine and by LibTorch: one digest over ranks and a resumed half, which is
 # not that of one rate for all.
 plain=$digest
@@ -76,6 +86,12 @@ for how in rates rates=own; do
   rm -rf half
   on 2 $how save=half
   on 4 $how save=half && same "$how, resumed on another number of ranks"
+done
+
+# BatchNorm's statistics become the mean of all ranks when that is asked for.
+for ranks in 1 2 4; do
+  expect 0 "$TESSERA" run -n $ranks -- "$BUILD/tests/torch/test_modules" buffers
+  [ "$(grep -c 'buffers ok' out)" = $ranks ] || fail "buffers of $ranks ranks: $(cat out err)"
 done
 
 # An exception on one rank: the other names it, in a file of its own, because the launcher may leave out an echo.
@@ -142,6 +158,7 @@ rm -rf mnist decoder
 expect 0 "$TESSERA" run -n 2 -- "$bin/mnist_sharded" digits 1
 expect 0 "$TESSERA" run -n 2 -- "$bin/decoder_sharded" text 5 2 32
 expect 0 "$TESSERA" plan -n 8 -- "$bin/decoder_sharded" text
+grep -q 'prefetch 0$' out || fail "a unit is gathered ahead: $(cat out)"
 grep -q 'optimizer state' out || fail "no plan: $(cat out err)"
 unplanned="not planned: activations and other memory that the program's library allocates;"
 has_line out "$unplanned no run is known that says how much" # another size than those above

@@ -17,10 +17,13 @@ fi
 "$python" -c 'import torch; print("torch", torch.__version__)'
 export TESSERA_THREADS=1 OMP_NUM_THREADS=1 TESSERA_LOG=error XDG_CACHE_HOME=$PWD/cache
 . "$SOURCE/tests/support/torch_build.sh"
-torch_build "$python" tests/torch/test_torch tests/torch/test_programs examples/torch/decoder/plain examples/torch/decoder/sharded ||
+torch_build "$python" tests/torch/test_torch tests/torch/test_modules tests/torch/test_programs examples/torch/decoder/plain examples/torch/decoder/sharded ||
   fail "a program is not built"
 expect 0 ./test_torch
 cat out
+expect 0 ./test_modules
+cat out
+"$python" "$SOURCE/tests/reference/save_file.py" "$TESSERA" ./test_modules || fail "a file of Python's is not loaded"
 expect 0 ./test_programs "$SOURCE/tests/torch/test_programs.cpp"
 cat out
 # In fp16, whose products this LibTorch has on a CPU, the losses are near.

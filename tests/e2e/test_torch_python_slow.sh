@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: slow
 # timeout: 1800
-# PyTorch takes what examples/torch/decoder has saved by load_state_dict, and its evaluation is the same. PYTHON: one that has
+# PyTorch takes what examples/torch/decoder has saved by load_state_dict, and its evaluation is the same. tests/torch/test_modules
+# takes what PyTorch has saved by save_file, and its evaluation is the same. PYTHON: one that has
 # torch and safetensors; else a virtual environment is made, from PyPI.
 set -eu
 skip() { echo "skipped: $*"; exit 77; }
@@ -15,4 +16,5 @@ fi
 "$python" -c 'import safetensors, torch; print("torch", torch.__version__)' || skip "PYTHON has no torch, or no safetensors"
 export XDG_CACHE_HOME=$PWD/cache
 "$python" "$SOURCE/tests/reference/load_state_dict.py" "$TESSERA" "$BUILD/examples/torch/decoder_sharded"
+"$python" "$SOURCE/tests/reference/save_file.py" "$TESSERA" "$BUILD/tests/torch/test_modules"
 [ -n "${TESSERA_TEST_KEEP:-}" ] || rm -rf venv

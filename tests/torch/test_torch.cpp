@@ -1,98 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* tessera/torch.hpp on one rank: the bits of LibTorch alone for what a model may have, and one message for each misuse.
  * With an argument it trains the model on the ranks that it is started on, and prints losses and a digest. */
-#include <tessera/torch.hpp>
+#include "net.hpp"
 
 #include <csignal>
-#include <cstdio>
-#include <map>
 #include <thread>
-
-namespace nn = torch::nn;
-namespace F = torch::nn::functional;
-using torch::Tensor;
-
-static int failures;
-#define EXPECT(what)                                                                                                   \
-    ((what) ? (void)0 : (void)(failures++, printf("%s:%d: %s: not so: %s\n", __FILE__, __LINE__, now.c_str(), #what)))
-static std::string now; /* the case that runs */
-
-/* ---- a model with all that a module may have ---- */
-
-/* Two inputs and two outputs, dropout, parameters of several shapes. */
-struct LayerImpl : nn::Module {
-    LayerImpl() {
-        a = register_module("a", nn::Linear(16, 48));
-        b = register_module("b", nn::Linear(48, 16));
-        norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({ 16 })));
-        drop = register_module("drop", nn::Dropout(0.1));
-    }
-    std::tuple<Tensor, Tensor> forward(Tensor x, Tensor sum) {
-        x = norm(x + drop(b(torch::gelu(a(x)))));
-        return { x, sum + x };
-    }
-    nn::Linear a{ nullptr }, b{ nullptr };
-    nn::LayerNorm norm{ nullptr };
-    nn::Dropout drop{ nullptr };
-};
-TORCH_MODULE(Layer);
-
-struct HeadImpl : nn::Module {
-    explicit HeadImpl(nn::Embedding embed) : embed(embed) { scale = register_parameter("scale", torch::ones({ 16 })); }
-    Tensor forward(Tensor x) { return (x * scale).matmul(embed->weight.t()); }
-    Tensor scale;
-    nn::Embedding embed;
-};
-TORCH_MODULE(Head);
-
-struct NetImpl : nn::Module {
-    NetImpl() {
-        embed = register_module("embed", nn::Embedding(33, 16)); /* 528 elements: no rank number divides them well */
-        fixed = register_module("fixed", nn::Linear(16, 16));
-        for (Tensor &p : fixed->parameters())
-            p.set_requires_grad(false);
-        for (int i = 0; i < 2; i++)
-            layers->push_back(Layer());
-        register_module("layers", layers);
-        mix = register_module("mix", nn::Linear(16, 16));
-        bn = register_module("bn", nn::BatchNorm1d(16));
-        head = register_module("head", Head(embed));
-    }
-    Tensor forward(Tensor ids) {
-        Tensor x = tessera::forward(embed, ids), sum = torch::zeros_like(x);
-        x = x + tessera::forward(fixed, x);
-        for (auto &layer : *layers)
-            std::tie(x, sum) = tessera::forward(layer->as<Layer>(), x, sum);
-        x = torch::tanh(tessera::forward(mix, x));
-        x = tessera::forward(mix, x + sum); /* the second use in a pass */
-        return tessera::forward(head, tessera::forward(bn, x));
-    }
-    nn::Embedding embed{ nullptr };
-    nn::Linear fixed{ nullptr }, mix{ nullptr };
-    nn::ModuleList layers;
-    nn::BatchNorm1d bn{ nullptr };
-    Head head{ nullptr };
-};
-TORCH_MODULE(Net);
-
-static Net make_net() {
-    torch::manual_seed(7);
-    return Net();
-}
-static std::pair<Tensor, Tensor> data(uint64_t microbatch) {
-    torch::manual_seed(1000 + microbatch); /* dropout draws from it, too: the same for the same microbatch */
-    return { torch::randint(33, { 24 }, torch::kLong), torch::randint(33, { 24 }, torch::kLong) };
-}
-static bool whole; /* the model is a block around its blocks */
-static Tensor loss_of(Net &net, uint64_t microbatch) {
-    auto b = data(microbatch);
-    Tensor y = whole ? tessera::forward(net, b.first) : net->forward(b.first);
-    return F::cross_entropy(y.to(torch::kFloat), b.second);
-}
-template <class O>
-static tessera::Options options(const O &o) {
-    return tessera::Options(o).shared({ { "head", "embed.weight" } });
-}
 
 /* ---- the same bits as LibTorch alone ---- */
 
@@ -101,10 +13,7 @@ struct Run {
     std::map<std::string, Tensor> values;
 };
 static void keep_values(Run &run, Net &net) {
-    for (auto &p : net->named_parameters())
-        run.values[p.key()] = p.value().detach().clone();
-    for (auto &b : net->named_buffers())
-        run.values[b.key()] = b.value().detach().clone();
+    run.values = state_dict(net);
 }
 /* This library's rule: squares in fp32, their exact sum, the factor in fp64. */
 static void clip_exactly(const std::vector<Tensor> &params, double most, bool rounded) {
@@ -454,7 +363,13 @@ static void test_booked() {
     EXPECT(after.live_peak_bytes[TESS_DOMAIN_DEVICE] < after.whole_peak_bytes);
     Pair other;
     tessera::Sharded second(other, torch::optim::SGDOptions(0.1));
-    EXPECT(stats_of(second).held_bytes == 0); /* the first one has it */
+    EXPECT(stats_of(second).held_bytes == 0);         /* the first one has it */
+    for (tess *t : { s.engine(), second.engine() }) { /* gathers would run on the cores that LibTorch computes on */
+        tess_info i = {};
+        i.struct_size = sizeof i;
+        tessera::detail::ok(tess_info_get(t, &i));
+        EXPECT(i.prefetch == 0);
+    }
 }
 
 static void test_summon_one() {
@@ -728,7 +643,7 @@ static std::vector<double> rates_of(uint64_t step) {
 }
 static int train(int argc, char **argv) {
     auto o = options(torch::optim::SGDOptions(0.05).momentum(0.9));
-    std::string save, fault;
+    std::string save, fault, from_file;
     bool meta = false, bare = false, grouped = false;
     for (int i = 1; i < argc; i++) {
         std::string a = argv[i];
@@ -741,6 +656,8 @@ static int train(int argc, char **argv) {
             grouped = true, o = with_groups(o).engine(engine(a == "rates" ? "sgd" : "own"));
         else if (a.rfind("save=", 0) == 0)
             save = a.substr(5);
+        else if (a.rfind("import=", 0) == 0)
+            from_file = a.substr(7);
         else if (a.rfind("fault=", 0) == 0)
             fault = a.substr(6);
     }
@@ -753,6 +670,8 @@ static int train(int argc, char **argv) {
     if (!bare)
         o.values(values);
     tessera::Sharded s(net, o);
+    if (!from_file.empty())
+        s.load(from_file);
     uint64_t begin = save.empty() ? 0 : s.load(save), steps = 50;
     for (uint64_t step = begin; step < steps; step++) {
         const auto n = static_cast<uint64_t>(s.accumulate());

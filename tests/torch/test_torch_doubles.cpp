@@ -199,6 +199,11 @@ int main() try {
     for (auto &b : left)
         if (!b.value().equal(right[b.key()].to(torch::kCPU)))
             failures++, printf("%s: other values\n", b.key().c_str());
+    tess_info info = {};
+    info.struct_size = sizeof info;
+    tessera::detail::ok(tess_info_get(sharded.engine(), &info));
+    if (info.prefetch != 1)
+        failures++, printf("%d units are gathered ahead on a GPU, not 1\n", info.prefetch);
     std::string said = on_another_stream(net);
     if (said.find("stream") == std::string::npos)
         failures++, printf("another stream: %s\n", said.c_str());

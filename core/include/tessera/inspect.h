@@ -95,7 +95,9 @@ TESS_API tess_status tess_ledger_peak(const tess *, tess_ledger_point *out);
  * changes or is read; makes no call on a tess. */
 typedef uint64_t (*tess_held_fn)(void *user, uint64_t *most);
 /** From tess_open on, `fn` books the program's own activations, which no plan has. `tessera plan` says so, and how much
- * rank 0 of the last run held at most: a run that ends without an error leaves that in the user's cache folder. Null ends it. */
+ * rank 0 of the last run held at most: a run that ends without an error leaves that in the user's cache folder. Such a program
+ * computes by itself on the rank's cores: where memory is the host's, ranks are on one host and TESSERA_PREFETCH is auto,
+ * nothing is gathered ahead. Null ends it. */
 TESS_API tess_status tess_ledger_held(tess *, tess_held_fn fn, void *user);
 TESS_API tess_status tess_ledger_reset(tess *); /* the peak is now; points count from 0 */
 enum {

@@ -421,15 +421,19 @@ typedef struct {
 TESS_API tess_status tess_checkpoint_wait(tess *, tess_checkpoint_info *info);
 typedef struct {
     uint32_t struct_size, flags;
-    const char *path; /* DIR: the newest that verifies of the lineage written last; or DIR/step-000020 */
+    const char *path; /* DIR: the newest that verifies of the lineage written last; or DIR/step-000020; or a file
+                       * *.safetensors of whole tensors with this program's names, of parameters and buffers alone */
     void *common, *own; /* room for the program's bytes. `common` null: that of tess_options, unless TESS_CHECKPOINT_PARAMS
                          * is set; else not wanted */
     uint64_t common_bytes, own_bytes; /* of that room */
     const char *const *base; /* as in tess_checkpoint_options: what tess_shard's fill has read */
+    const char *const *others; /* tensors that such a file may have besides, null at the end. Any other name, and one that
+                              * is missing, is TESS_E_DATA */
 } tess_checkpoint_load_options;
 /** [C] After tess_shard (its fill may be null): whatever the number of ranks, strategy, wrap, offload and precision of
  * the run that saved. Buffers are those of its rank 0; a rank beyond its number finds no bytes of its own. Every byte is
- * held against its checksum. TESS_E_DATA: no checkpoint, damaged, of another model or optimizer, or beside another base.
+ * held against its checksum; a file has none, its step is 0, its floats may be of another width, and TESS_CHECKPOINT_IF_ANY
+ * does not excuse that it is missing. TESS_E_DATA: no checkpoint, damaged, of another model or optimizer, or beside another base.
  * Another number of microbatches in a step is a warning; under TESSERA_DETERMINISTIC=1, on another number of ranks,
  * TESS_E_INVALID. */
 TESS_API tess_status tess_checkpoint_load(tess *, const tess_checkpoint_load_options *, tess_checkpoint_info *info);

@@ -100,14 +100,17 @@ class Sharded {
         detail::ok(tess_checkpoint_save(state_->engine, &o));
         state_->pass = 0;
     }
-    /** tess_checkpoint_load of the newest in `dir`: the number of steps done. Without one, nothing and 0. */
-    uint64_t load(const std::string &dir) {
+    /** tess_checkpoint_load of the newest in `path`: the number of steps done. Without one, nothing and 0. Or of a file
+     * *.safetensors with the names of Python's state_dict, which gives parameters and buffers: 0. */
+    uint64_t load(const std::string &path) {
         tess_checkpoint_info info = {};
         info.struct_size = sizeof info;
         tess_checkpoint_load_options o = {};
         o.struct_size = sizeof o;
         o.flags = TESS_CHECKPOINT_IF_ANY;
-        o.path = dir.c_str();
+        o.path = path.c_str();
+        std::vector<const char *> others = state_->names_besides();
+        o.others = others.data();
         detail::ok(tess_checkpoint_load(state_->engine, &o, &info));
         state_->unloaded = state_->unloaded && info.ranks == 0;
         return info.step;

@@ -74,6 +74,33 @@ static void test_plan__a_plan_over_its_budget_can_be_read(void **state) {
     tess__plan_free(&p);
 }
 
+/* ---- how far ahead units are gathered ---- */
+
+/* A library of the program's own shares the cores with gathers within a host. Else one unit is gathered ahead. */
+static void test_plan__nothing_is_gathered_ahead_beside_a_library_on_one_host(void **state) {
+    (void)state;
+    static const struct {
+        int32_t holds, per_host, fixed, expected;
+        const char *offload;
+    } cases[] = { { 1, 4, 0, 0, "none" },
+                  { 0, 4, 0, 1, "none" },
+                  { 1, 2, 0, 1, "none" },
+                  { 1, 4, 1, 1, "none" },
+                  { 1, 4, 0, 1, "disk" } }; /* a GPU: torch/test_torch_doubles */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        plan f;
+        tess__plan p;
+        declare(&p, &f, 4);
+        p.holds = cases[i].holds;
+        p.setup.env.ranks_per_host = cases[i].per_host;
+        p.setup.prefetch_fixed = cases[i].fixed;
+        p.setup.offload_name = cases[i].offload;
+        assert_int_equal(tess__plan_make(&p), TESS_OK);
+        assert_int_equal(p.setup.prefetch, cases[i].expected);
+        tess__plan_free(&p);
+    }
+}
+
 /* ---- where gradients rest ---- */
 enum { PARAM = 64000, OUTPUT = 6400, RESULT = 64 };
 
@@ -204,6 +231,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plan__an_alternative_leaves_the_plan_as_it_was),
         cmocka_unit_test(test_plan__a_plan_over_its_budget_can_be_read),
+        cmocka_unit_test(test_plan__nothing_is_gathered_ahead_beside_a_library_on_one_host),
         cmocka_unit_test(test_plan__gradients_lie_among_activations),
         cmocka_unit_test(test_plan__gradients_rest_apart_from_a_large_evaluation),
         cmocka_unit_test(test_plan__gradients_that_step_in_their_pass_end_within_it),

@@ -11,6 +11,10 @@ inline void State::open(torch::nn::Module &m, const Options &o) {
     c10::SetCPUAllocator(&Counting::get(), 1);
     options = o;
     model = &m;
+    if (m.parameters().empty())
+        throw Error(TESS_E_INVALID,
+                    "tessera::Sharded: the model has no parameters yet: where a first input sizes them, "
+                    "run one forward before, within tessera::on_meta say");
     tess_options t = o.engine();
     t.struct_size = sizeof t;
     t.optimizer = t.optimizer ? t.optimizer : o.optimizer_;
@@ -56,8 +60,10 @@ inline void State::check_device() {
 }
 inline void State::count_memory() {
     gpu.device = device;
-    if (Counting::asked().exchange(true))
+    if (Counting::asked().exchange(true)) { /* an engine before this one counts it all */
+        ok(tess_ledger_held(engine, Counting::none, nullptr));
         return;
+    }
     uint64_t most; /* of an engine before this one, perhaps */
     counts = true;
     auto held = device.is_cuda() ? OnGpu::held : Counting::held;
@@ -205,10 +211,22 @@ inline void State::add_tie(const std::string &alias, const std::string &of) {
     if (found == params.end())
         throw Error(TESS_E_INVALID, "tessera::Options: no parameter is called \"" + of + "\"");
     size_t index = static_cast<size_t>(found - params.begin());
-    if (std::find(b->params.begin(), b->params.end(), index) != b->params.end())
-        return; /* two names within one block */
+    if (std::find(b->params.begin(), b->params.end(), index) != b->params.end()) {
+        second_names.push_back(alias);
+        return;
+    }
     ok(tess_param_tie(engine, alias.c_str(), of.c_str()));
     b->params.push_back(index);
+}
+/* Of a state_dict: what the engine does not know by that name. Null at the end. */
+inline std::vector<const char *> State::names_besides() const {
+    std::vector<const char *> all;
+    for (const auto &table : tables)
+        all.push_back(table.first.c_str());
+    for (const std::string &name : second_names)
+        all.push_back(name.c_str());
+    all.push_back(nullptr);
+    return all;
 }
 inline std::vector<const c10::TensorImpl *> State::tensors_of(const torch::nn::Module &m) {
     std::vector<const c10::TensorImpl *> all;

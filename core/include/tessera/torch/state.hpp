@@ -68,6 +68,7 @@ struct State : std::enable_shared_from_this<State> {
     bool counts = false;                                    /* the engine books what LibTorch holds */
     bool unloaded = false;                                  /* some values are zeros until a load */
     std::vector<std::pair<std::string, at::Tensor>> tables; /* buffers that the engine does not have */
+    std::vector<std::string> second_names;                  /* of parameters that have two within one block */
     size_t filled = 0;                                      /* the parameter whose values are made */
 
     ~State() {
@@ -128,6 +129,7 @@ struct State : std::enable_shared_from_this<State> {
     bool computes_in(tess_param_options o) const;
     void declare(Parameter &p);
     void add_tie(const std::string &alias, const std::string &of);
+    std::vector<const char *> names_besides() const;
     static std::vector<const c10::TensorImpl *> tensors_of(const torch::nn::Module &m);
     void remember_modules();
     void check_modules();
