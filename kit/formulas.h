@@ -53,13 +53,14 @@ TESS_FN uint8_t tess_e4m3_of_f32(float x) { /* no branch, so that loops are wide
     return (uint8_t)((bits >> 24 & 0x80u) | code | (uint32_t)(size > 0x7f800000u)); /* 448's code is even */
 }
 /* The same of what a block holds: finite, and no more than a cut scale adds above 448. Added to a number whose last bit
- * is the last that stays, y leaves its steps in the low bits; a step is as large below 2^-6. 8 steps are one exponent.
- */
+ * is the last that stays, y leaves its steps in the low bits; a step is as large below 2^-6. 8 steps are one exponent,
+ * and that number's low bits are those of its exponent, less 121 exponents (56 modulo 128). They are even, so that ties
+ * stay ties. */
 TESS_FN uint8_t tess_e4m3_of_block(float y) {
     uint32_t bits = tess_f32_bits(y), size = bits & 0x7fffffffu, least = size < 0x3c800000u ? 0x3c800000u : size;
-    uint32_t exponent = least & 0x7f800000u, large = exponent + (20u << 23);
-    uint32_t steps = tess_f32_bits(tess_f32_of_bits(size) + tess_f32_of_bits(large)) - large;
-    return (uint8_t)((bits >> 24 & 0x80u) | (steps + (exponent >> 20) - (121u << 3)));
+    uint32_t exponent = least & 0x7f800000u, large = exponent + (exponent >> 20) + (20u << 23) + 56u;
+    uint32_t code = tess_f32_bits(tess_f32_of_bits(size) + tess_f32_of_bits(large));
+    return (uint8_t)((bits >> 24 & 0x80u) | (code & 0x7fu));
 }
 TESS_FN float tess_f32_of_e4m3(uint8_t code) { /* a denormal is 2^-6 and what it is, less 2^-6 */
     uint32_t size = code & 0x7fu, is_small = 0u - (uint32_t)(size < 8u);

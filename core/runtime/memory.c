@@ -62,7 +62,7 @@ static uint32_t most_posted(const tess__plan *p) {
     return most;
 }
 
-/* What a step moves lies in the step arena of the host. */
+/* Requests of a step lie in the step arena of the host. */
 static tess_status tell_store(tess__memory *m) {
     const tess_buffer *step = &m->arenas[TESS_DOMAIN_HOST][TESS__STEP].memory;
     return tess__offload_memory(&m->store, step->ptr, step->ptr ? step->bytes : 0);

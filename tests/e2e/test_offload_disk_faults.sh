@@ -69,7 +69,7 @@ goes_wrong() { # READ WRITE: the calls
   took=$(grep '"event":"step"' run.json | wc -l)
   [ "$took" = 40 ] || fail "slow disk: $took steps"
 }
-# What a step moves lies in registered memory. Only what is written before the first step does not. Where the system refuses that memory,
+# Requests of a step lie in registered memory. Only what is written before the first step does not. Where the system refuses that memory,
 # one line of the log says so, and requests lie where they did.
 memory_is_registered() {
   # shellcheck disable=SC2086

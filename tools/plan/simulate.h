@@ -43,11 +43,11 @@ void simulated_free(simulated_step *);
  * `cpu_seconds`, or null: what it takes of the rank's cores. */
 double simulate_collective(const machine_desc *, const char *comm, uint32_t op, int32_t members, int32_t per_node,
                            uint64_t bytes, double *cpu_seconds);
-/** Seconds that work takes at a rate; 0 where either is 0. */
+/** Seconds of work at a rate, 0 where there is none or no rate is known. */
 static inline double simulate_over(double work_done, double rate) {
     return work_done > 0 && rate > 0 ? work_done / rate : 0;
 }
-/** What a rank receives of the bytes that a group has: all but its own part. */
+/** The part of a collective's bytes that comes from other ranks. */
 static inline double simulate_share(int32_t ranks) {
     return (double)(ranks - 1) / ranks;
 }

@@ -2,10 +2,6 @@
 /* The time that calls of a program's own scopes take. */
 #include "simulate.h"
 
-static double over(double work_done, double rate) {
-    return work_done > 0 && rate > 0 ? work_done / rate : 0;
-}
-
 static uint32_t scope_dtype(const simulation *s, int32_t scope) {
     const tess__scope *of = &s->model->scopes[scope];
     for (int32_t i = 0; i < of->n_params; i++)
@@ -21,9 +17,9 @@ double simulate_call_seconds(const simulation *s, int32_t scope, int back) {
     double seconds = back ? c->backward_seconds : c->forward_seconds;
     if (seconds > 0)
         return seconds;
-    return over(back ? c->backward_flops : c->forward_flops,
-                m->flops_per_second[scope_dtype(s, scope) & 15] * threads) +
-           over(back ? c->backward_bytes : c->forward_bytes, m->memory_bytes_per_second * threads) +
+    return simulate_over(back ? c->backward_flops : c->forward_flops,
+                         m->flops_per_second[scope_dtype(s, scope) & 15] * threads) +
+           simulate_over(back ? c->backward_bytes : c->forward_bytes, m->memory_bytes_per_second * threads) +
            (back ? c->backward_kernels : c->forward_kernels) * m->kernel_seconds;
 }
 

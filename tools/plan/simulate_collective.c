@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How long a collective takes: by its measured times, or by the links that are described. */
+/* How long one collective takes: as measured, or as the machine's links say. */
 #include "simulate.h"
 
 #include <math.h>

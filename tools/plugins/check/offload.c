@@ -321,8 +321,8 @@ static void store_takes_any_bytes(check *c) {
     close_store(&x);
 }
 
-/* What a step moves lies in memory that the store was told of; what others move does not. Told again of larger memory,
- * as when a pass takes more than planned, it forgets the first. */
+/* Requests of a step lie in memory that the store was told of; others lie elsewhere. Told of larger memory, as when a
+ * pass takes more than planned, it forgets the first. */
 static void store_knows_memory(check *c) {
     stored x;
     if (!open_store(c, &x))
