@@ -109,9 +109,12 @@ static void say_step(const tess_optimizer_options *o, uint64_t step, char *out, 
     for (size_t i = 0; i < sizeof rest / sizeof rest[0] && at < n; i++)
         if (rest[i].value != 0)
             at += (size_t)snprintf(out + at, n - at, ", %s %g", rest[i].name, (double)rest[i].value);
-    for (int32_t i = 0; o->groups && i < o->n_groups && at < n; i++)
+    for (int32_t i = 0; o->groups && i < o->n_groups && at < n; i++) {
         if (o->groups[i].weight_decay != 0)
             at += (size_t)snprintf(out + at, n - at, ", weight_decay %g", (double)o->groups[i].weight_decay);
+        if (o->groups[i].lr_scale != 0 && at < n)
+            at += (size_t)snprintf(out + at, n - at, ", lr_scale %g", (double)o->groups[i].lr_scale);
+    }
     for (int32_t i = 0; o->group_lr && i < o->n_groups && at < n; i++)
         at += (size_t)snprintf(out + at, n - at, ", group_lr %.9g", (double)o->group_lr[i]);
 }

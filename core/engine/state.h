@@ -233,6 +233,8 @@ static inline int tess__is_beside(const tess__instr *in) { /* handed over: a wai
 /** states.c: runs a STATES_… or GRAD_… instruction: a group's states, or its gradient, on their way from their store to
  * memory, and back. */
 tess_status tess__states_instr(tess *, const tess__instr *);
+/** Hands what a lane has stepped or summed to the store: STATES_STORE, GRAD_STORE. On the lane's thread, too. */
+tess_status tess__states_job(tess *, const tess__job *);
 /** Brings the shard of a group's parameters from its store to where a gather reads it; nothing where it rests
  * elsewhere. Any thread. */
 tess_status tess__param_fetch(tess *, int32_t group);

@@ -11,7 +11,7 @@ static tess_status post_one(tess *t, int32_t g, uint32_t op, int from, int to, u
                               tess__round_up(bytes, t->plan.layout.store_align), out);
 }
 
-/* Begins to move all of a group. The engine's thread has waited for whoever read or wrote it before. */
+/* Begins to move all of a group. Whoever read or wrote it before has ended. */
 static tess_status post(tess *t, int32_t g, uint32_t op) {
     const tess__group *group = &t->plan.layout.groups[g];
     tess__in_flight *f = &t->transfers.in_flight[g];
@@ -38,9 +38,8 @@ static uint32_t sums_of(const tess *t, uint32_t op) {
     return op == TESS_STORE_WRITE ? ~k & (k + 1) : is_last ? k : k & ~(k + 1);
 }
 
-static tess_status post_grad(tess *t, int32_t g, uint32_t op) {
+static tess_status post_grad(tess *t, int32_t g, uint32_t op, uint32_t sums) {
     tess__in_flight *f = &t->transfers.in_flight[g];
-    uint32_t sums = sums_of(t, op);
     f->sums_ns = tess__tracing_begin(t);
     for (int l = 0; sums >> l; l++)
         if (sums >> l & 1)
@@ -71,9 +70,25 @@ static tess_status wait_grad(tess *t, int32_t g, int *any) {
     return wait_all(t, f->sums, sizeof f->sums / sizeof *f->sums, any);
 }
 
+/* The lane that steps or sums a group hands it to the store itself, because this thread may be long in a backward. */
+static tess_status hand_over(tess *t, const tess__instr *in) {
+    const tess__job job = { .op = in->op,
+                            .index = in->index,
+                            .arg = in->op == TESS__GRAD_STORE ? (int32_t)sums_of(t, TESS_STORE_WRITE) : 0 };
+    tess__executor *on = &t->transfers.down;
+    return in->flags & TESS__ASYNC ? on->post(on, &job, &t->transfers.in_flight[in->index].stored)
+                                   : tess__states_job(t, &job);
+}
+
+tess_status tess__states_job(tess *t, const tess__job *job) {
+    return job->op == TESS__STATES_STORE ? post(t, job->index, TESS_STORE_WRITE)
+                                         : post_grad(t, job->index, TESS_STORE_WRITE, (uint32_t)job->arg);
+}
+
 static tess_status wait_traced(tess *t, const tess__instr *in, uint8_t op, uint32_t track) {
     tess__in_flight *f = &t->transfers.in_flight[in->index];
     int any = 0, grad = op == TESS__GRAD_FETCH || op == TESS__GRAD_STORE;
+    TRY(tess__executor_wait(&t->transfers.down, &f->stored));
     TRY(grad ? wait_grad(t, in->index, &any) : wait(t, in->index, &any));
     if (any)
         tess__tracing_job(t, track, op, in->index, grad ? f->sums_ns : f->staged_ns);
@@ -83,11 +98,11 @@ static tess_status wait_traced(tess *t, const tess__instr *in, uint8_t op, uint3
 tess_status tess__states_instr(tess *t, const tess__instr *in) {
     switch (in->op) {
     case TESS__STATES_FETCH: return post(t, in->index, TESS_STORE_READ);
-    case TESS__STATES_STORE: return t->step.skips ? TESS_OK : post(t, in->index, TESS_STORE_WRITE);
+    case TESS__STATES_STORE: return t->step.skips ? TESS_OK : hand_over(t, in);
     case TESS__STATES_FETCH_WAIT: return wait_traced(t, in, TESS__STATES_FETCH, TESS__TRACK_UP);
     case TESS__STATES_STORE_WAIT: return wait_traced(t, in, TESS__STATES_STORE, TESS__TRACK_DOWN);
-    case TESS__GRAD_FETCH: return post_grad(t, in->index, TESS_STORE_READ);
-    case TESS__GRAD_STORE: return post_grad(t, in->index, TESS_STORE_WRITE);
+    case TESS__GRAD_FETCH: return post_grad(t, in->index, TESS_STORE_READ, sums_of(t, TESS_STORE_READ));
+    case TESS__GRAD_STORE: return hand_over(t, in);
     case TESS__GRAD_FETCH_WAIT: return wait_traced(t, in, TESS__GRAD_FETCH, TESS__TRACK_UP);
     default: return wait_traced(t, in, TESS__GRAD_STORE, TESS__TRACK_DOWN);
     }

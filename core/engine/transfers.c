@@ -156,6 +156,8 @@ static tess_status do_work(tess *t, const tess__job *job, tess__executor *on) {
         if (t->proof)
             TRY(t->hooks->digest_gradient(t, job->index, on));
         return tess__optimize(t, job->index, on);
+    case TESS__STATES_STORE:
+    case TESS__GRAD_STORE: return tess__states_job(t, job);
     default: return move_activation(t, job->index, job->arg, job->op == TESS__RELOAD, on);
     }
 }
@@ -166,13 +168,18 @@ static uint32_t track_of(uint8_t op) {
     return op == TESS__REDUCE || op == TESS__OFFLOAD ? TESS__TRACK_DOWN : TESS__TRACK_UP;
 }
 
-/* Runs one job. Spans of a stream come from the timeline, others are traced here. */
+static int is_store(const tess__job *job) {
+    return job->op == TESS__STATES_STORE || job->op == TESS__GRAD_STORE;
+}
+
+/* Runs one job. Spans of a stream come from the timeline, those of a store from whoever waits for it, others are traced
+ * here. */
 static tess_status do_job(void *executor, const tess__job *job) {
     tess__executor *on = executor;
     tess *t = on->engine;
     int64_t begin = on->lane ? tess__tracing_begin(t) : 0;
     TRY(do_work(t, job, on));
-    if (on->lane)
+    if (on->lane && !is_store(job))
         tess__tracing_job(t, track_of(job->op), job->op, job->index, begin);
     return TESS_OK;
 }

@@ -14,6 +14,7 @@ typedef struct { /* what is in flight, per group; offload and reload per block *
     tess_request *staged[TESS__MAX_STATES + 1]; /* states, and the parameters, on their way from the store, or to it */
     tess_request *sums[TESS__SUM_LAST - TESS__SUM0 + 1]; /* its gradient, and partial sums of it, the same */
     int64_t staged_ns, sums_ns;                          /* with a trace: when they began */
+    uint64_t stored; /* ticket of down, where a lane hands them to the store; 0: none */
 } tess__in_flight;
 
 typedef struct {

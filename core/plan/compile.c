@@ -88,8 +88,10 @@ static tess_status prepare_scope(tess__compiler *b, uint8_t type, int32_t scope)
     for (int32_t i = 0; i < n; i++)
         TRY(tess__unit_wait(b, units[i]));
     TRY(prefetch_scopes(b));
-    for (int32_t i = 0; type == TESS__BACKWARD_BEGIN && i < n; i++)
+    for (int32_t i = 0; type == TESS__BACKWARD_BEGIN && i < n; i++) {
         TRY(tess__unit_begin_grad(b, units[i], 0));
+        TRY(tess__unit_states_ahead(b, units[i]));
+    }
     if (block >= 0) {
         TRY(tess__block_begin(b, type, block));
         TRY(tess__audit_begin(b, type, block));
@@ -172,6 +174,7 @@ tess_status tess__compiler_end(tess__compiler *b) {
     TRY(tess__unit_end_reduce(b));
     TRY(tess__unit_end_replicate(b));
     TRY(tess__unit_end_host_work(b));
+    TRY(tess__unit_end_stores(b));
     TRY(tess__matrices_flush(b));
     TRY(tess__states_end(b));
     TRY(tess__grad_end(b));
@@ -191,7 +194,7 @@ void tess__compiler_start(tess__compiler *b, tess__program *p, uint32_t kind) {
     b->ahead = NULL;
     b->at = 0;
     b->fused = b->params_only = 0;
-    b->reducing = b->replicating = b->on_host = -1;
+    b->reducing = b->replicating = b->on_host = b->leaving = -1;
     b->begun = b->coming = b->going = b->storing = b->storing_grad = -1;
     b->ordinal = 0;
     b->mark = 0;

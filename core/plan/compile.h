@@ -36,6 +36,7 @@ typedef struct {
     int32_t reducing;      /* the unit whose gradient is on its way, or -1 */
     int32_t replicating;   /* behind it, the unit whose shard the replicas add up, or -1 */
     int32_t on_host;       /* the unit whose gradient is at work on the host, or -1 */
+    int32_t leaving;       /* before it, the one whose states or gradient go to their store behind that work, or -1 */
     int32_t begun;         /* the unit whose matrices were begun last, or -1; */
     int32_t coming, going; /* before it, those whose updates come together and go back */
     int32_t storing;       /* the group whose states go back to their store, or -1 */

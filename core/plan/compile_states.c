@@ -81,15 +81,23 @@ tess_status tess__states_need(tess__compiler *b, int32_t g) {
     return is_stored(b, g) ? tess__emit(b, TESS__STATES_FETCH_WAIT, g) : TESS_OK;
 }
 
-tess_status tess__states_end(tess__compiler *b) {
-    int32_t g = b->storing;
-    b->storing = -1;
-    if (g < 0)
+tess_status tess__states_stored(tess__compiler *b, int32_t g) {
+    if (!is_stored(b, g))
         return TESS_OK;
     TRY(tess__emit(b, TESS__STATES_STORE_WAIT, g));
     for (int32_t k = 0; k < (int32_t)b->layout->groups[g].step.n_states; k++)
         TRY(tess__emit_free(b, TESS__STAGED0 + k, g));
     return tess__emit_free(b, TESS__STAGED_PARAM, g);
+}
+
+tess_status tess__states_end(tess__compiler *b) {
+    int32_t g = b->storing;
+    b->storing = -1;
+    return g < 0 ? TESS_OK : tess__states_stored(b, g);
+}
+
+tess_status tess__states_store_behind(tess__compiler *b, int32_t g) {
+    return is_stored(b, g) ? tess__emit_flagged(b, TESS__STATES_STORE, TESS__ASYNC, g) : TESS_OK;
 }
 
 tess_status tess__states_store(tess__compiler *b, int32_t g) {
@@ -138,22 +146,35 @@ tess_status tess__grad_need(tess__compiler *b, int32_t g) {
     return tess__emit(b, TESS__GRAD_FETCH_WAIT, g);
 }
 
-tess_status tess__grad_end(tess__compiler *b) {
-    int32_t g = b->storing_grad;
-    b->storing_grad = -1;
-    if (g < 0)
+tess_status tess__grad_stored(tess__compiler *b, int32_t g) {
+    if (!grad_travels(b, g))
         return TESS_OK;
     TRY(tess__emit(b, TESS__GRAD_STORE_WAIT, g));
     return free_grad_memory(b, g);
 }
 
-tess_status tess__grad_store(tess__compiler *b, int32_t g) {
+tess_status tess__grad_end(tess__compiler *b) {
+    int32_t g = b->storing_grad;
+    b->storing_grad = -1;
+    return g < 0 ? TESS_OK : tess__grad_stored(b, g);
+}
+
+tess_status tess__grad_store_behind(tess__compiler *b, int32_t g) {
+    return grad_travels(b, g) ? tess__emit_flagged(b, TESS__GRAD_STORE, TESS__ASYNC, g) : TESS_OK;
+}
+
+tess_status tess__grad_going(tess__compiler *b, int32_t g) {
     if (!grad_travels(b, g))
         return TESS_OK;
-    TRY(tess__emit(b, TESS__GRAD_STORE, g));
     TRY(tess__grad_end(b));
     b->storing_grad = g;
     return b->setup->prefetch > 0 ? TESS_OK : tess__grad_end(b);
+}
+
+tess_status tess__grad_store(tess__compiler *b, int32_t g) {
+    if (grad_travels(b, g))
+        TRY(tess__emit(b, TESS__GRAD_STORE, g));
+    return tess__grad_going(b, g);
 }
 
 tess_status tess__grad_free(tess__compiler *b, int32_t g) {

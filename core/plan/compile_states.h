@@ -15,6 +15,10 @@ tess_status tess__states_ahead(tess__compiler *, int32_t group);
 tess_status tess__states_need(tess__compiler *, int32_t group);
 /** They begin to go back, and those that went before are there. */
 tess_status tess__states_store(tess__compiler *, int32_t group);
+/** They begin to go back as soon as the lane has stepped them, whatever the engine's thread does then; and are there.
+ */
+tess_status tess__states_store_behind(tess__compiler *, int32_t group);
+tess_status tess__states_stored(tess__compiler *, int32_t group);
 /** Memory for a shard of parameters that comes from the store, for a gather; none where it rests elsewhere. */
 tess_status tess__staged_param(tess__compiler *, int32_t group);
 /** All are back. */
@@ -31,6 +35,11 @@ tess_status tess__grad_ahead(tess__compiler *, int32_t group);
 tess_status tess__grad_need(tess__compiler *, int32_t group);
 /** It begins to go, and the one that went before is there. */
 tess_status tess__grad_store(tess__compiler *, int32_t group);
+/** It begins to go as soon as the lane has summed it. That it has begun is known, and the one before it is there; or it
+ * is there itself. */
+tess_status tess__grad_store_behind(tess__compiler *, int32_t group);
+tess_status tess__grad_going(tess__compiler *, int32_t group);
+tess_status tess__grad_stored(tess__compiler *, int32_t group);
 /** All have gone. */
 tess_status tess__grad_end(tess__compiler *);
 /** Nobody needs it: neither that memory, nor where it rests in other places. */

@@ -27,14 +27,21 @@ static int reduces_on_lane(const tess__compiler *b, const tess__group *g) {
     return b->setup->shard_ranks == 1 && b->setup->replicas == 1 && on_host(b, g->grad_rest);
 }
 
-/* Tells whether a unit's transfers take time. With one rank and all memory on the device, a collective is the
- * engine's own work and over when it is posted. */
+/* Tells whether a unit's gathers take time. With one rank and all memory on the device, a collective is the engine's
+ * own work and over when it is posted. */
 static int unit_travels(const tess__compiler *b, int32_t u) {
     for (int32_t i = 0, g = b->layout->units[u].first_group; i < b->layout->units[u].n_groups; i++, g++) {
         const tess__group *group = &b->layout->groups[g];
         if (on_host(b, group->param_rest) || on_host(b, group->grad_rest) || on_host(b, group->state_rest))
             return 1;
     }
+    return b->setup->shard_ranks > 1 || b->setup->replicas > 1;
+}
+
+static int reduction_travels(const tess__compiler *b, int32_t u) {
+    for (int32_t i = 0, g = b->layout->units[u].first_group; i < b->layout->units[u].n_groups; i++, g++)
+        if (reduces_on_lane(b, &b->layout->groups[g]))
+            return 1;
     return b->setup->shard_ranks > 1 || b->setup->replicas > 1;
 }
 
@@ -307,6 +314,11 @@ static tess_status exchange_blocks(tess__compiler *b, int32_t g) {
     return tess__emit_post(b, TESS__REDUCE, 0, g, &c);
 }
 
+/* Tells whether a lane reduces the gradient to where it goes to its store from. */
+static int leaves_behind_reduce(const tess__compiler *b, const tess__group *g) {
+    return reduces_on_lane(b, g) && !needs_part(b, g) && !g->grad_in_place && g->grad_shard == TESS_F32;
+}
+
 static tess_status post_reduce(tess__compiler *b, int32_t g) {
     const tess__group *group = &b->layout->groups[g];
     if (group->grad_shard != TESS_F32)
@@ -332,7 +344,8 @@ static tess_status post_reduce(tess__compiler *b, int32_t g) {
     c.redop = TESS_SUM;
     c.is_mean = b->setup->replicas == 1 && !sums_shards(b);
     TRY(tess__emit_scratch(b, TESS__REDUCE_SCRATCH, g, group->unit, &c));
-    return tess__emit_post(b, TESS__REDUCE, async_if(reduces_on_lane(b, group)), g, &c);
+    TRY(tess__emit_post(b, TESS__REDUCE, async_if(reduces_on_lane(b, group)), g, &c));
+    return leaves_behind_reduce(b, group) ? tess__grad_store_behind(b, g) : TESS_OK;
 }
 
 /* Ends the reduction within the shard group. Then the shard goes on to the replicas, if there are any. */
@@ -374,11 +387,9 @@ static tess_status finish_group(tess__compiler *b, int32_t g) {
         TRY(tess__grad_need(b, g));
         TRY(book_shard_grad(b, g, 0));
         TRY(tess__emit_flagged(b, TESS__SUM_SHARD, async_if(on_host(b, group->grad_rest)), g));
-        if (!on_host(b, group->grad_rest))
-            TRY(tess__emit_free(b, TESS__PART, g));
-        return TESS_OK;
+        return on_host(b, group->grad_rest) ? tess__grad_store_behind(b, g) : tess__emit_free(b, TESS__PART, g);
     }
-    return tess__grad_store(b, g);
+    return leaves_behind_reduce(b, group) ? tess__grad_going(b, g) : tess__grad_store(b, g);
 }
 
 /* Tells whether the exchange of the unit's matrices goes on beside the backward of the units after it. */
@@ -399,6 +410,23 @@ static int ends_later(const tess__compiler *b, int32_t u) {
     return overlaps_matrices(b, u);
 }
 
+/* Matrices that travel keep their states longer: theirs come when their gradient is complete. */
+static int comes_early(const tess__compiler *b, int32_t u) {
+    EACH_GROUP(g, u)
+        if (b->layout->groups[g].trainable && tess__steps_matrices(&b->layout->groups[g]) && reduction_travels(b, u))
+            return 0;
+    return b->fused && b->units[u].last_backward == b->at;
+}
+
+tess_status tess__unit_states_ahead(tess__compiler *b, int32_t u) {
+    if (!comes_early(b, u))
+        return TESS_OK;
+    EACH_GROUP(g, u)
+        if (b->layout->groups[g].trainable)
+            TRY(tess__states_ahead(b, g));
+    return TESS_OK;
+}
+
 tess_status tess__group_optimize(tess__compiler *b, int32_t g) {
     int32_t u = b->layout->groups[g].unit, first = b->layout->units[u].first_group;
     int32_t last = first + b->layout->units[u].n_groups - 1;
@@ -414,7 +442,9 @@ tess_status tess__group_optimize(tess__compiler *b, int32_t g) {
     } else {
         TRY(tess__states_need(b, g));
         TRY(tess__emit_flagged(b, TESS__OPTIMIZE, async_if(later), g));
-        if (!later) {
+        if (later) {
+            TRY(tess__states_store_behind(b, g));
+        } else {
             TRY(tess__grad_free(b, g));
             TRY(tess__states_store(b, g));
         }
@@ -425,27 +455,43 @@ tess_status tess__group_optimize(tess__compiler *b, int32_t g) {
                                           : TESS_OK;
 }
 
+static int sums_on_lane(const tess__compiler *b, const tess__group *g) {
+    return needs_part(b, g) && on_host(b, g->grad_rest);
+}
+
+tess_status tess__unit_end_stores(tess__compiler *b) {
+    int32_t u = b->leaving;
+    b->leaving = -1;
+    if (u < 0)
+        return TESS_OK;
+    EACH_GROUP(g, u) {
+        if (sums_on_lane(b, &b->layout->groups[g]))
+            TRY(tess__grad_stored(b, g));
+        if (steps_on_lane(b, &b->layout->groups[g]))
+            TRY(tess__states_stored(b, g));
+    }
+    return TESS_OK;
+}
+
 /* Host work started by a unit's gradient is awaited only after the next unit's gradient has arrived, so the two
  * overlap. */
 tess_status tess__unit_end_host_work(tess__compiler *b) {
     int32_t u = b->on_host;
     b->on_host = -1;
+    b->leaving = u;
     if (u < 0)
         return TESS_OK;
     EACH_GROUP(g, u) {
         const tess__group *group = &b->layout->groups[g];
-        int sums = needs_part(b, group) && on_host(b, group->grad_rest);
-        if (!group->trainable || (!sums && !steps_on_lane(b, group)))
+        if (!group->trainable || (!sums_on_lane(b, group) && !steps_on_lane(b, group)))
             continue;
         TRY(tess__emit(b, TESS__HOST_WAIT, g));
         TRY(tess__emit_free(b, TESS__PART, g));
-        if (sums)
-            TRY(tess__grad_store(b, g));
         if (b->fused)
             TRY(tess__grad_free(b, g));
-        if (steps_on_lane(b, group))
-            TRY(tess__states_store(b, g));
     }
+    if (b->setup->prefetch == 0)
+        TRY(tess__unit_end_stores(b));
     return ends_later(b, u) && !overlaps_matrices(b, u)
                ? tess__program_point(b->p, TESS_LEDGER_OPTIMIZER | TESS_LEDGER_AFTER, u)
                : TESS_OK;
@@ -463,7 +509,7 @@ static tess_status finish_unit(tess__compiler *b, int32_t u, int ends_first) {
                 TRY(tess__group_optimize(b, g));
         }
     b->on_host = u;
-    return TESS_OK;
+    return tess__unit_end_stores(b); /* of the unit before, beside this one's step */
 }
 
 tess_status tess__unit_end_replicate(tess__compiler *b) {
@@ -507,5 +553,5 @@ tess_status tess__unit_reduce(tess__compiler *b, int32_t u) {
     if (sync)
         b->reducing = u;
     TRY(tess__matrices_follow(b)); /* behind this unit's reduction, which goes on beside the owners' work */
-    return sync && !unit_travels(b, u) ? tess__unit_end_reduce(b) : TESS_OK;
+    return sync && !reduction_travels(b, u) ? tess__unit_end_reduce(b) : TESS_OK;
 }

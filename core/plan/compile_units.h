@@ -16,6 +16,8 @@ tess_status tess__unit_wait(tess__compiler *, int32_t unit);
 tess_status tess__unit_release(tess__compiler *, int32_t unit);
 
 tess_status tess__unit_begin_grad(tess__compiler *, int32_t unit, int is_untouched);
+/** Where the unit is stepped within the pass: its states begin to come, beside the last backward that it has. */
+tess_status tess__unit_states_ahead(tess__compiler *, int32_t unit);
 /** Posts the reduction of the unit's gradient; that of the unit before it ends first. */
 tess_status tess__unit_reduce(tess__compiler *, int32_t unit);
 /** Waits for the reduction on its way, and for host work that the last gradient began. A shard that has replicas
@@ -23,5 +25,7 @@ tess_status tess__unit_reduce(tess__compiler *, int32_t unit);
 tess_status tess__unit_end_reduce(tess__compiler *);
 tess_status tess__unit_end_replicate(tess__compiler *);
 tess_status tess__unit_end_host_work(tess__compiler *);
+/** Waits until what that work left has reached its store. */
+tess_status tess__unit_end_stores(tess__compiler *);
 tess_status tess__group_optimize(tess__compiler *, int32_t group);
 #endif

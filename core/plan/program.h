@@ -146,7 +146,7 @@ enum tess__op {
 
 enum {                        /* flags */
        TESS__ZERO = 1,        /* ALLOC: filled with zeros */
-       TESS__ASYNC = 2,       /* GATHER, REDUCE, SUM_SHARD, OPTIMIZE: done by a transfer lane; a wait follows */
+       TESS__ASYNC = 2,       /* GATHER, REDUCE, SUM_SHARD, OPTIMIZE, …_STORE: by a transfer lane; a wait follows */
        TESS__OUTPUTS = 4,     /* OFFLOAD and so on: the block's output; else its saved buffer */
        TESS__OF_BACKWARD = 8, /* AUDIT, AUDIT_SEND, and ALLOC of what they need; else of forward */
        TESS__BACK = 8,        /* REPLICATE: the way back, of sums */

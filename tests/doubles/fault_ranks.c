@@ -102,11 +102,14 @@ static int all_operations(tess_comm *comm, char *memory, int n) {
                           .scratch_bytes = 512 << 10,
                           .count = 1000,
                           .scale = 0.5 };
-    (void)n;
-    for (c.op = TESS_ALL_GATHER; c.op <= TESS_BARRIER; c.op++)
+    uint64_t parts[n];
+    for (int r = 0; r < n; r++)
+        parts[r] = c.count / (uint64_t)n;
+    for (c.op = TESS_ALL_GATHER; c.op <= TESS_ALL_TO_ALL_V; c.op++)
         for (int d = 0; d < 2; d++) {
             c.send_dtype = d ? TESS_BF16 : TESS_F32;
             c.recv_dtype = c.op == TESS_REDUCE_SCATTER || c.op == TESS_ALL_REDUCE ? TESS_F32 : c.send_dtype;
+            c.send_parts = c.recv_parts = c.op == TESS_ALL_TO_ALL_V ? parts : NULL;
             c.tag++;
             if (collect(comm, &c, 1))
                 return 1;

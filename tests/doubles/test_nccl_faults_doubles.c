@@ -345,13 +345,13 @@ static void test_nccl_faults__memory_beyond_the_plan_is_said_doubles(void **stat
         strstr(host_shared->logged, "ncclMemAlloc took 134217728 bytes of the GPU for 2097152, as this NCCL rounds"));
 }
 
-/* What ranks compare travels with the data. Two joins and two ends, the part's barrier, six operations with two dtypes,
- * a batch: one group each. */
+/* What ranks compare travels with the data. Two joins and two ends, the part's barrier, seven operations with two
+ * dtypes, a batch: one group each. */
 static void test_nccl_faults__comparing_takes_no_group_of_its_own_doubles(void **state) {
     (void)state;
     nranks = 2;
     count_calls(1);
-    assert_int_equal(calls_of("groups-of-nccl"), 2 + 2 + 1 + 12 + 1);
+    assert_int_equal(calls_of("groups-of-nccl"), 2 + 2 + 1 + 14 + 1);
 }
 
 /* ---- what is missing or wrong at the start ------------------------------------------------------ */

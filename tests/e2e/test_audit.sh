@@ -163,6 +163,16 @@ for n in 2 3; do
   done
 done
 
+# The plan says which blocks are audited.
+expect 0 "$TESSERA" plan gpt -n 2 --audit 1/8
+has_line out 'audited 1/8: 6 of 6 blocks'
+expect 0 "$TESSERA" plan gpt -n 2 --json
+! grep -q audit out || fail "audits in the plan without the option: $(cat out)"
+expect 0 "$TESSERA" plan -n 2 --audit 1/4 -- "$BUILD/tests/support/misuse" audited blocks
+has_line out 'audited 1/4: 2 of 3 blocks; not a'
+expect 0 "$TESSERA" plan -n 2 --audit 1/4 --json -- "$BUILD/tests/support/misuse" audited blocks
+grep -qF '"audit_every":4,"not_audited":["a"]' out || fail "$(cat out)"
+
 # What cannot be audited is refused in one line.
 (unset FLIPS_BLOCKS && TESSERA_AUDIT=1/1 expect 3 ranks 2)
 grep -q 'TESSERA_AUDIT=1/1: this program declares no blocks (tess_block_add)' err || fail "$(cat err)"

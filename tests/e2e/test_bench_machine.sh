@@ -13,6 +13,10 @@ for field in cores memory_bytes_per_second copy_bytes_per_second sum_bytes_per_s
   value=$(sed -n "s/.*\"$field\":\([0-9.e+-]*\).*/\1/p" here.json)
   awk "BEGIN { exit !($value + 0 > 0) }" || fail "$field is '$value': $(cat here.json)"
 done
+# Of collectives those that steps post, over each comm plugin that has them.
+for op in all_gather reduce_scatter all_reduce all_to_all all_to_all_v; do
+  grep -q "\"op\":\"$op\"" here.json || [ ! -e "$BUILD/plugins/libtessera-comm-shm.so" ] || fail "no $op: $(cat here.json)"
+done
 expect 0 "$TESSERA" plan mnist -n 2 --machine "$PWD/here.json" --json --quiet
 grep -Eq '"step_seconds":[0-9.]*[1-9]|"seconds":[0-9.e-]*[1-9]' out || fail "no time of a step: $(tail -n 3 out | cut -c 1-600)"
 sed 's/"cores":[0-9]*/"cores":"two"/' here.json >wrong.json

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* misuse CASE [blocks]: a program that makes one mistake, and prints the message it gets. Three scopes of two
- * parameters, entered by hooks or run as blocks. */
+ * parameters, entered by hooks or run as blocks. In the case "audited" blocks b and c promise bits. */
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -101,6 +101,7 @@ static tess_status backward_block(void *user, const tess_block_call *c) {
 
 static void declare_scope(int k, const char *name) {
     tess_block_options o = { .struct_size = sizeof o,
+                             .flags = is("audited") && k ? TESS_BLOCK_AUDIT : 0,
                              .name = name,
                              .output_bytes = sizeof(double),
                              .forward = forward_block,

@@ -40,12 +40,12 @@ typedef struct {
 /** Collectives in fp32. Called by every rank that `tessera run` started, alike; rank 0 prints:
  *     {"event":"bench","comm","op","ranks","bytes","seconds","cpu_seconds","bus_bandwidth",
  *      "memory_bandwidth","memory_allows"}
- * bytes: of the whole buffer, that of all ranks for all_gather, reduce_scatter and all_to_all. seconds: of one
- * collective out of several posted together, on the slowest rank. bus_bandwidth as in NCCL's tests, in bytes per
- * second: bytes / seconds, times (W-1)/W, twice that for all_reduce, times 1 for broadcast; 0 for barrier.
- * memory_bandwidth: what all ranks together read and write per second when each copies; memory_allows: the bus
- * bandwidth that copies and sums without communication would have (docs/benchmarks/comm-shm.md). Buffers are the
- * plugin's own where it allocates. */
+ * bytes: of the whole buffer, that of all ranks for all_gather, reduce_scatter, all_to_all and all_to_all_v, whose
+ * parts are equal here. seconds: of one collective out of several posted together, on the slowest rank. bus_bandwidth
+ * as in NCCL's tests, in bytes per second: bytes / seconds, times (W-1)/W, twice that for all_reduce, times 1 for
+ * broadcast; 0 for barrier. memory_bandwidth: what all ranks together read and write per second when each copies;
+ * memory_allows: the bus bandwidth that copies and sums without communication would have (docs/benchmarks/comm-shm.md).
+ * Buffers are the plugin's own where it allocates. */
 int tool_bench_comm(const tool_bench_comm_options *);
 
 /** Blocks of the reference models (null: mnist and gpt), in fp32 and bf16 unless TESSERA_PRECISION names one. Called by

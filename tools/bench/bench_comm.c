@@ -28,7 +28,8 @@ static const struct {
 } ops[] = {
     { "all_gather", TESS_ALL_GATHER, 1, 1 }, { "reduce_scatter", TESS_REDUCE_SCATTER, 1, 1 },
     { "all_reduce", TESS_ALL_REDUCE, 0, 2 }, { "broadcast", TESS_BROADCAST, 0, -1 },
-    { "all_to_all", TESS_ALL_TO_ALL, 1, 1 }, { "barrier", TESS_BARRIER, 0, 0 },
+    { "all_to_all", TESS_ALL_TO_ALL, 1, 1 }, { "all_to_all_v", TESS_ALL_TO_ALL_V, 0, 1 },
+    { "barrier", TESS_BARRIER, 0, 0 },
 };
 enum { OPS = sizeof ops / sizeof *ops };
 
@@ -78,6 +79,12 @@ static tess_status host_kv_get(void *host, const char *key, void *value, uint64_
 static int32_t host_aborting(void *host) {
     bench *b = host;
     return b->control ? tess__control_aborting(b->control) : 0;
+}
+
+/* For plugins over another one, which needs these services too. */
+static tess_status host_plugin_open(void *host, uint32_t kind, const char *selection, const void **ops, void **ctx,
+                                    void **handle, tess_error *error) {
+    return tess__plugin_host_open(&((bench *)host)->host, kind, selection, ops, ctx, handle, error);
 }
 
 static void on_lost(void *user, int32_t rank, const char *why) {
@@ -311,8 +318,13 @@ static int print(const bench *b, int op, uint64_t bytes, double seconds, double 
     return json_line(&json) < 0 ? TOOL_FAILED : TOOL_OK;
 }
 
-static tess_collective collective(bench *b, int op, uint64_t bytes) {
-    uint64_t elems = bytes / sizeof(float);
+/* An all_to_all_v of equal parts moves what an all_to_all of these bytes does, so that the two are compared. `parts`
+ * has a value for each rank. */
+static tess_collective collective(bench *b, int op, uint64_t bytes, uint64_t *parts) {
+    const uint64_t ranks = (uint64_t)b->world.nranks, elems = bytes / sizeof(float), block = elems / ranks;
+    const int by_parts = ops[op].op == TESS_ALL_TO_ALL_V;
+    for (uint64_t r = 0; r < ranks; r++)
+        parts[r] = block;
     return (tess_collective){ .struct_size = sizeof(tess_collective),
                               .op = ops[op].op,
                               .redop = TESS_SUM,
@@ -322,9 +334,13 @@ static tess_collective collective(bench *b, int op, uint64_t bytes) {
                               .recv_mem = TESS_MEM_HOST,
                               .send = b->send,
                               .recv = b->recv,
-                              .count = ops[op].per_rank ? elems / (uint64_t)b->world.nranks : elems,
+                              .count = ops[op].per_rank ? block
+                                       : by_parts       ? block * ranks
+                                                        : elems,
                               .scale = 1,
-                              .tag = ++b->tag };
+                              .tag = ++b->tag,
+                              .send_parts = by_parts ? parts : NULL,
+                              .recv_parts = by_parts ? parts : NULL };
 }
 
 /* Scratch as the plugin asks for it. */
@@ -351,7 +367,8 @@ static tess_status provide(bench *b, tess_collective *c) {
 }
 
 static int bench_case(bench *b, int op, uint64_t bytes) {
-    tess_collective c = collective(b, op, bytes);
+    uint64_t parts[b->world.nranks];
+    tess_collective c = collective(b, op, bytes, parts);
     tess_status status = provide(b, &c);
     if (status == TESS_E_UNSUPPORTED)
         return TOOL_OK; /* need is the same on every rank */
@@ -367,8 +384,7 @@ static int bench_case(bench *b, int op, uint64_t bytes) {
     if (b->world.rank != 0)
         return TOOL_OK;
     /* Blocks are whole elements: what was moved, not what was asked for. */
-    uint64_t moved = ops[op].per_rank ? c.count * (uint64_t)b->world.nranks * sizeof(float) : bytes;
-    return print(b, op, moved, seconds, cpu);
+    return print(b, op, c.count * (uint64_t)(ops[op].per_rank ? b->world.nranks : 1) * sizeof(float), seconds, cpu);
 }
 
 static int bench_ops(bench *b) {
@@ -393,9 +409,9 @@ static int skip(bench *b, const char *name) {
     return TOOL_OK;
 }
 
-static tess_status join(bench *b, const char *selection) {
+static tess_status join(bench *b) {
     char group[96];
-    snprintf(group, sizeof group, "bench/%.60s", selection);
+    snprintf(group, sizeof group, "bench/%s", b->plugin->name); /* a path may be longer than a key */
     tess_comm_config cfg = { .struct_size = sizeof cfg,
                              .rank = b->world.rank,
                              .nranks = b->world.nranks,
@@ -462,7 +478,7 @@ static int bench_plugin(bench *b, const char *selection, int named) {
     tess_status status = tess__plugin_open(TESS_KIND_COMM, selection, &b->host, &b->plugin);
     if (status == TESS_OK) {
         b->comm_ops = b->plugin->ops;
-        status = join(b, selection);
+        status = join(b);
     }
     if (status == TESS_OK)
         status = take_buffers(b);
@@ -526,6 +542,8 @@ static void take_options(bench *b, const tool_bench_comm_options *options) {
                            .kv_set = host_kv_set,
                            .kv_get = host_kv_get,
                            .aborting = host_aborting,
+                           .plugin_open = host_plugin_open,
+                           .plugin_close = tess__plugin_host_close,
                            .args = "",
                            .helper_cpus = tool_option_text("helper-cpus"),
                            .numa_node = -1,

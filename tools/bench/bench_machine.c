@@ -182,9 +182,9 @@ static int in_ranks(int32_t ranks, char *const *words, const char *path, machine
 
 /* Measures every comm plugin that can run here, or TESSERA_COMM. Without any the description has no collectives. */
 static int measure_collectives(machine_desc *m, const char *path) {
-    static char *const ops[] = { "all_gather", "reduce_scatter", "all_reduce" };
+    static char *const ops[] = { "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "all_to_all_v" };
     int code = TOOL_OK;
-    for (int i = 0; i < 3 && code == TOOL_OK; i++) {
+    for (size_t i = 0; i < sizeof ops / sizeof *ops && code == TOOL_OK; i++) {
         char *words[] = { "comm",        "--op",          ops[i], "--together=1", "--least-bytes=1KiB", "--bytes=16MiB",
                           "--rounds=41", "--seconds=0.5", NULL };
         code = in_ranks(2, words, path, m);

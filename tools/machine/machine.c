@@ -226,7 +226,7 @@ static const member link_members[] = {
     { "latency_seconds", REAL, 0, OF(machine_link, latency_seconds), NULL },
     { "bytes_per_second", REAL, 0, OF(machine_link, bytes_per_second), NULL },
 };
-#define OPS "none|all_gather|reduce_scatter|all_reduce|broadcast|all_to_all|barrier"
+#define OPS "none|all_gather|reduce_scatter|all_reduce|broadcast|all_to_all|barrier|all_to_all_v"
 static const member collective_members[] = {
     { "comm", TEXT, 16, OF(machine_collective, comm), NULL },
     { "op", ONE_OF, 0, OF(machine_collective, op), OPS },

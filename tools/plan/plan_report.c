@@ -8,6 +8,8 @@
 #include "core/readers/planned.h"
 #include "core/readers/stated.h"
 #include "plan_at_peak.h"
+#include "plan_audit.h"
+#include "plan_matrices.h"
 #include "tools/support/progress.h"
 #include "tools/support/say.h"
 #include <tessera/inspect.h>
@@ -242,10 +244,12 @@ static void print_tables(FILE *out, const facts *f) {
         fprintf(out, "%s\n", f->source->note);
     print_backend(out, f);
     print_held(out, f);
+    plan_audit_print(out, p);
     print_peak(out, f);
     if (f->largest >= 0)
         fprintf(out, "the largest unit: %s, %s unsharded\n", f->largest_info.name,
                 tool_bytes_text(f->largest_info.unsharded_bytes, size));
+    plan_matrices_print(out, p);
     fprintf(out, "planned in %.1f ms\n", f->source->plan_seconds * 1e3);
     print_budget(out, f);
     print_advice(out, tess__advice_of(f->t));
@@ -338,7 +342,9 @@ static void put_plan(json_out *j, const facts *f) {
         json_uint(j, "bytes", f->largest_info.unsharded_bytes);
         json_object_end(j);
     }
+    plan_matrices_json(j, p);
     put_backend(j, f);
+    plan_audit_json(j, p);
     put_budgets(j, f);
     if (f->over) {
         json_array_begin(j, "remedies");

@@ -33,26 +33,38 @@ static const struct kind {
       "| `plugin.c` | memory, copies, the table |\n"
       "| `kernels.c` | the five kernels, as loops around Tessera's formulas, `formulas.h` |\n",
       "It takes no arguments and reads no variables." },
-    { "optimizer", "SOURCES plugin.c KIT", "-n 1", "| `plugin.c` | what a step makes of a piece of a parameter |\n",
-      "`TESSERA_@VARIABLE@_BETA=0.95` sets how much the momentum keeps; so does `:beta=0.95` behind the name." },
+    { "optimizer", NULL, NULL, NULL, NULL }, /* each grain has its own */
 };
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* `--grain matrix` */
-static const struct kind of_matrices = {
-    "optimizer", "SOURCES plugin.c KIT", "-n 1",
-    "| `plugin.c` | which parameters are matrices, and what a step makes of a whole one |\n",
+#define BETA_SAYS                                                                                                      \
     "`TESSERA_@VARIABLE@_BETA=0.95` sets how much the momentum keeps; so does `:beta=0.95` behind the name."
-};
+#define FILE_SAYS(what) "| `plugin.c` | " what " |\n"
 
-/* `--grain row` */
-static const struct kind of_rows = {
-    "optimizer", "SOURCES plugin.c KIT", "-n 1",
-    "| `plugin.c` | which parameters are stepped row by row, and what a step makes of whole rows |\n",
-    "`TESSERA_@VARIABLE@_BETA=0.95` sets how much the momentum keeps; so does `:beta=0.95` behind the name. `beta2` is "
-    "of the "
-    "rows' second moments."
+/* Templates of optimizers, by `--grain`. The first is the kind's own. */
+static const struct grain {
+    const char *word, *folder;
+    struct kind kind;
+} grains[] = {
+    { "element",
+      "optimizer",
+      { "optimizer", "SOURCES plugin.c KIT", "-n 1", FILE_SAYS("what a step makes of a piece of a parameter"),
+        BETA_SAYS } },
+    { "block",
+      "optimizer-block",
+      { "optimizer", "SOURCES plugin.c KIT", "-n 1",
+        FILE_SAYS("how a block's states rest, and what a step makes of it"), BETA_SAYS } },
+    { "row",
+      "optimizer-row",
+      { "optimizer", "SOURCES plugin.c KIT", "-n 1",
+        FILE_SAYS("which parameters are stepped row by row, and what a step makes of whole rows"),
+        BETA_SAYS " `beta2` is of the rows' second moments." } },
+    { "matrix",
+      "optimizer-matrix",
+      { "optimizer", "SOURCES plugin.c KIT", "-n 1",
+        FILE_SAYS("which parameters are matrices, and what a step makes of a whole one"), BETA_SAYS } },
 };
+enum { GRAINS = sizeof grains / sizeof grains[0] };
 
 /* The last lines of test.sh. */
 static const char run_plain[] = "\"$tessera\" train mnist @RANKS@ --steps 3 --quiet --@KIND@ \"$plugin\"\n";
@@ -267,26 +279,25 @@ static int read_grain(int *argc, char **argv, const char **grain) {
         else if (++i < *argc)
             *grain = argv[i];
         else
-            return refuse(TOOL_USAGE, "--grain needs a value%s%s", "", ", element, row or matrix");
+            return refuse(TOOL_USAGE, "--grain needs a value%s%s", "", ", element, block, row or matrix");
     }
     *argc = n;
-    if (*grain && strcmp(*grain, "element") != 0 && strcmp(*grain, "row") != 0 && strcmp(*grain, "matrix") != 0)
-        return refuse(TOOL_USAGE, "--grain is '%s'%s", *grain, ", expected element, row or matrix");
     return TOOL_OK;
 }
 
 static int choose_template(project *p, const char *grain) {
-    if (grain && strcmp(p->kind->word, "optimizer") != 0)
-        return refuse(TOOL_USAGE, "--grain is of an optimizer, and '%s' is none%s", p->kind->word, "");
-    p->folder = p->kind->word;
-    if (grain && strcmp(grain, "matrix") == 0) {
-        p->kind = &of_matrices;
-        p->folder = "optimizer-matrix";
-    } else if (grain && strcmp(grain, "row") == 0) {
-        p->kind = &of_rows;
-        p->folder = "optimizer-row";
+    if (strcmp(p->kind->word, "optimizer") != 0) {
+        p->folder = p->kind->word;
+        return !grain ? TOOL_OK
+                      : refuse(TOOL_USAGE, "--grain is of an optimizer, and '%s' is none%s", p->kind->word, "");
     }
-    return TOOL_OK;
+    for (int i = 0; i < GRAINS; i++)
+        if (strcmp(grain ? grain : grains[0].word, grains[i].word) == 0) {
+            p->kind = &grains[i].kind;
+            p->folder = grains[i].folder;
+            return TOOL_OK;
+        }
+    return refuse(TOOL_USAGE, "--grain is '%s'%s", grain, ", expected element, block, row or matrix");
 }
 
 int plugins_new(int argc, char **argv) {

@@ -57,6 +57,20 @@ static void test_engine__hooks_blocks_and_fused_step_agree(void **state) {
     assert_int_equal(digest_of(1, 1), hooks);
 }
 
+/* A smaller group keeps the microbatches of a step, where the program gives them in all. */
+static void test_engine__microbatches_in_all_are_kept_with_the_setup(void **state) {
+    (void)state;
+    for (int32_t all = 0; all <= 12; all += 12) {
+        tess *t = NULL;
+        tess_options o = {
+            .struct_size = sizeof o, .optimizer = "adamw", .microbatches = all, .plan_only = 1, .ranks = 4
+        };
+        assert_int_equal(tess_open(&o, &t), TESS_OK);
+        assert_int_equal(t->plan.setup.microbatches, all);
+        tess_close(t);
+    }
+}
+
 static void test_engine__strategy_wrap_prefetch_and_recompute_do_not_change_bits(void **state) {
     (void)state;
     static const char *const settings[][2] = {
@@ -694,6 +708,7 @@ static void test_engine__without_an_engine_every_call_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine__hooks_blocks_and_fused_step_agree),
+        cmocka_unit_test(test_engine__microbatches_in_all_are_kept_with_the_setup),
         cmocka_unit_test(test_engine__strategy_wrap_prefetch_and_recompute_do_not_change_bits),
         cmocka_unit_test(test_engine__planned_bytes_equal_obtained_bytes),
         cmocka_unit_test(test_engine__a_step_in_each_pass_changes_no_bits_and_is_held_to),

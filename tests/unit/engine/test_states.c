@@ -20,6 +20,8 @@ static struct {
     call calls[MOST];
     int n, jobs;
     int fail_post, fail_wait[8]; /* posts count from 1, waits by the request's number */
+    int n_handed, fail_lane;     /* jobs that the lane has; what a wait for one of them says */
+    tess__job handed;
     uint32_t track;
     uint8_t op;
     int32_t index;
@@ -28,7 +30,7 @@ static struct {
 static tess engine;
 enum { PARAM = TESS__MAX_STATES /* the place of the parameters beside their states */ };
 static char requests[8], rests[8], staged[8];
-enum { SUM = TESS__MAX_STATES + 1 /* behind them gradients: three sums */ };
+enum { SUM = TESS__MAX_STATES + 1 /* behind them gradients: three sums */, LANE = 99 };
 
 static void note(uint32_t op, int32_t state, uint64_t bytes) {
     assert_in_range(world.n, 0, MOST - 1);
@@ -72,6 +74,23 @@ static tess_status run_param(const tess__offload_store *x, uint32_t op, const vo
     return TESS_OK;
 }
 
+static tess_status hand_to_lane(tess__executor *x, const tess__job *job, uint64_t *ticket) {
+    assert_ptr_equal(x, &engine.transfers.down);
+    world.handed = *job;
+    *ticket = (uint64_t)++world.n_handed;
+    return TESS_OK;
+}
+
+static tess_status wait_for_lane(tess__executor *x, uint64_t *ticket) {
+    assert_ptr_equal(x, &engine.transfers.down);
+    int asked = *ticket != 0;
+    *ticket = 0;
+    if (asked)
+        note(0, LANE, 0);
+    return asked && world.fail_lane ? tess__fail((tess_status)world.fail_lane, "the lane has failed") : TESS_OK;
+}
+
+#define tess__executor_wait wait_for_lane
 #define tess__offload_run run_param
 #define tess__offload_post post_states
 #define tess__offload_wait wait_states
@@ -108,6 +127,7 @@ static void begin(void) {
         engine.memory.address[r] = rest[r];
     engine.plan.layout = (tess__layout){ .groups = groups, .n_groups = 3, .store_align = ALIGN };
     engine.transfers.in_flight = flights;
+    engine.transfers.down.post = hand_to_lane;
 }
 
 static tess_status run(uint8_t op) {
@@ -123,6 +143,11 @@ static void expect(const call *want, int n) {
         assert_int_equal(world.calls[i].bytes, want[i].bytes);
     }
     world.n = 0;
+}
+
+static tess_status run_behind_lane(uint8_t op) {
+    const tess__instr in = { .op = op, .index = 1, .flags = TESS__ASYNC };
+    return tess__states_instr(&engine, &in);
 }
 
 static const call waits[] = { { 0, 0, 0 }, { 0, 1, 0 }, { 0, 2, 0 } };
@@ -232,6 +257,48 @@ static void test_states__sums_of_gradients_come_and_go_as_they_are_needed(void *
     assert_null(engine.transfers.in_flight[1].sums[0]);
 }
 
+/* The lane that steps them hands them over in its turn. Their wait is for the lane first, which knows the requests. */
+static void test_states__a_lane_hands_over_what_it_has_stepped(void **state) {
+    (void)state;
+    const call posts[] = { { TESS_STORE_WRITE, 0, 1024 }, { TESS_STORE_WRITE, 1, 1024 }, { TESS_STORE_WRITE, 2, 512 } },
+               ends[] = { { 0, LANE, 0 }, { 0, 0, 0 }, { 0, 1, 0 }, { 0, 2, 0 } };
+    begin();
+    assert_int_equal(run_behind_lane(TESS__STATES_STORE), TESS_OK);
+    expect(NULL, 0);
+    assert_true(world.n_handed == 1 && world.handed.op == TESS__STATES_STORE && world.handed.index == 1);
+    assert_int_equal(tess__states_job(&engine, &world.handed), TESS_OK);
+    expect(posts, 3);
+    assert_int_equal(run(TESS__STATES_STORE_WAIT), TESS_OK);
+    expect(ends, 4);
+    assert_true(world.jobs == 1 && world.op == TESS__STATES_STORE && world.began == 4711);
+    assert_int_equal(run_behind_lane(TESS__STATES_STORE), TESS_OK);
+    world.fail_lane = TESS_E_DATA; /* a lane that has failed hands nothing over */
+    assert_int_equal(run(TESS__STATES_STORE_WAIT), TESS_E_DATA);
+    expect(ends, 1);
+    assert_int_equal(world.jobs, 1);
+    begin();
+    engine.step.skips = 1;
+    assert_int_equal(run_behind_lane(TESS__STATES_STORE), TESS_OK);
+    assert_int_equal(world.n_handed, 0);
+}
+
+/* Which sums go is known when the job is handed over: the lane may come to it in a later microbatch. */
+static void test_states__a_lane_hands_over_the_sums_of_its_microbatch(void **state) {
+    (void)state;
+    tess__program program = { .kind = TESS_PASS_TRAIN };
+    begin();
+    engine.pass.program = &program;
+    engine.plan.setup = (tess__setup){ .accum = 5, .sync_each = 1, .deterministic = 1 };
+    engine.pass.microbatch = 1;
+    assert_int_equal(run_behind_lane(TESS__GRAD_STORE), TESS_OK);
+    engine.pass.microbatch = 2;
+    assert_int_equal(tess__states_job(&engine, &world.handed), TESS_OK);
+    const call post[] = { { TESS_STORE_WRITE, SUM + 1, 1024 } }, ends[] = { { 0, LANE, 0 }, { 0, SUM + 1, 0 } };
+    expect(post, 1);
+    assert_int_equal(run(TESS__GRAD_STORE_WAIT), TESS_OK);
+    expect(ends, 2);
+}
+
 /* A step that is left out has changed nothing: its states come, and need not go back. */
 static void test_states__a_step_that_is_left_out_writes_nothing(void **state) {
     (void)state;
@@ -294,6 +361,8 @@ int main(void) {
         cmocka_unit_test(test_states__come_and_go_whole_and_rounded_up),
         cmocka_unit_test(test_states__parameters_in_the_store_go_the_same_way),
         cmocka_unit_test(test_states__sums_of_gradients_come_and_go_as_they_are_needed),
+        cmocka_unit_test(test_states__a_lane_hands_over_what_it_has_stepped),
+        cmocka_unit_test(test_states__a_lane_hands_over_the_sums_of_its_microbatch),
         cmocka_unit_test(test_states__a_step_that_is_left_out_writes_nothing),
         cmocka_unit_test(test_states__all_are_waited_for_and_the_first_failure_counts),
         cmocka_unit_test(test_states__a_post_that_fails_is_the_end_of_them),

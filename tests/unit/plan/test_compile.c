@@ -291,6 +291,22 @@ static tess_status place_on_host(void *ctx, const tess_plan_env *env, const tess
 }
 static const tess_offload_ops on_host = { .struct_size = sizeof on_host, .place = place_on_host };
 
+/* One that keeps all but activations in a store. */
+static tess_status place_in_store(void *ctx, const tess_plan_env *env, const tess_region *regions, uint32_t n,
+                                  tess_placement *out, tess_error *e) {
+    place_on_host(ctx, env, regions, n, out, e);
+    for (uint32_t i = 0; i < n; i++)
+        if (regions[i].region != TESS_REGION_ACTIVATION)
+            out[i].rest = TESS_REST_STORE;
+    return TESS_OK;
+}
+static void close_store(tess_store *x) {
+    (void)x;
+}
+static const tess_offload_ops in_store = { .struct_size = sizeof in_store,
+                                           .place = place_in_store,
+                                           .store_close = close_store };
+
 /* ---- who uses what ---- */
 
 static int scope_holds(const plan *p, int32_t scope, int32_t group) {
@@ -472,6 +488,103 @@ static void test_compile__every_program_is_balanced(void **state) {
                 plan_free(&p);
             }
     assert_int_equal(programs, 2 * (3 + 5 + 5) * 8 * (3 + 2 + 3));
+}
+
+/* ---- what rests in a store ---- */
+
+static void add_plain_blocks(plan *p) {
+    char name[16];
+    for (int k = 0; k < SCOPES; k++) {
+        tess_block_options o = {
+            .struct_size = sizeof o, .name = names[k], .output_bytes = 100, .forward = no_block, .backward = no_block
+        };
+        assert_int_equal(tess__model_add_block(&p->model, &o, NULL), TESS_OK);
+        snprintf(name, sizeof name, "%s.w", names[k]);
+        plan_param(p, name, 1000 * (k + 1), 0);
+    }
+}
+
+static void set_stored(plan *p, int32_t ranks, int variant, int mixed) {
+    plan_init(p, ranks);
+    p->setup.prefetch = variant % 3;
+    p->setup.offload = &in_store;
+    p->setup.optimizer = TESS_OPT_ADAM;
+    p->setup.n_states = 2;
+    p->setup.no_clip = p->setup.step_in_pass = !mixed; /* then gradients never rest */
+    p->setup.accum = variant / 3 ? 4 : 1;
+    p->setup.deterministic = variant / 3 == 2;
+    if (mixed)
+        add_blocks(p);
+    else
+        add_plain_blocks(p);
+    plan_layout(p);
+}
+
+static void compile_stored(plan *p, int fused) {
+    assert_int_equal(tess__compile_pass(&p->compiler, TESS_PASS_TRAIN, NULL, fused, &p->program), TESS_OK);
+    check_program(&p->program);
+    check_waits(&p->program, TESS__STATES_FETCH, TESS__STATES_FETCH_WAIT, TESS__STAGED0);
+    check_waits(&p->program, TESS__STATES_STORE, TESS__STATES_STORE_WAIT, TESS__STAGED0);
+    check_waits(&p->program, TESS__STATES_STORE, TESS__STATES_STORE_WAIT, TESS__STAGED_PARAM);
+    check_waits(&p->program, TESS__GRAD_FETCH, TESS__GRAD_FETCH_WAIT, TESS__STAGED_GRAD0);
+    check_waits(&p->program, TESS__GRAD_STORE, TESS__GRAD_STORE_WAIT, TESS__STAGED_GRAD0);
+}
+
+/* Right behind the lane's work, by the same lane. */
+static void check_handed_over(const plan *p, uint8_t work, uint8_t store, int32_t g) {
+    int32_t at = find(p, work, g, 0);
+    assert_true(at >= 0);
+    assert_int_equal(p->program.instrs[at].flags, TESS__ASYNC);
+    assert_int_equal(p->program.instrs[at + 1].op, store);
+    assert_int_equal(p->program.instrs[at + 1].index, g);
+    assert_int_equal(p->program.instrs[at + 1].flags, TESS__ASYNC);
+    assert_int_equal(count(p, store, g), 1);
+}
+
+/* A unit's states come beside its own backward. The lane that has stepped them hands them to the store, whatever
+ * backward the engine's thread is in, and they are waited for when the next step has been handed over. So with one rank
+ * no more than two units' are in memory, and with several, whose reductions take a backward longer, three. */
+static void test_compile__a_stepped_unit_goes_to_its_store_at_once(void **state) {
+    (void)state;
+    for (int32_t ranks = 1; ranks <= 4; ranks += 3)
+        for (int32_t prefetch = 0; prefetch < 3; prefetch++) {
+            plan p;
+            set_stored(&p, ranks, prefetch, 0);
+            compile_stored(&p, 1);
+            for (int32_t g = 0; g < SCOPES; g++) {
+                int32_t stored = find(&p, TESS__STATES_STORE_WAIT, g, 0), fetch = find(&p, TESS__STATES_FETCH, g, 0);
+                check_handed_over(&p, TESS__OPTIMIZE, TESS__STATES_STORE, g);
+                assert_int_equal(fetch<find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, g), prefetch> 0);
+                assert_true(find(&p, TESS__HOST_WAIT, g, 0) < stored);
+                if (g)
+                    assert_int_equal(find(&p, TESS__OPTIMIZE, g - 1, 0) < stored, prefetch > 0);
+            }
+            assert_int_equal(most_alive(&p, TESS__STAGED0), !prefetch ? 1 : ranks == 1 ? 2 : 3);
+            plan_free(&p);
+        }
+}
+
+/* So do gradients: behind the sum of microbatches; with one rank behind the only one. */
+static void test_compile__a_summed_gradient_goes_to_its_store_at_once(void **state) {
+    (void)state;
+    for (int32_t ranks = 1; ranks <= 4; ranks += 3)
+        for (int variant = 0; variant < 9; variant++) {
+            plan p;
+            set_stored(&p, ranks, variant, 1);
+            if (p.setup.accum == 1)
+                compile_stored(&p, 1);
+            compile_stored(&p, 0);
+            for (int32_t g = 0; g < p.layout.n_groups; g++)
+                if (!p.layout.groups[g].trainable)
+                    continue;
+                else if (p.setup.accum > 1)
+                    check_handed_over(&p, TESS__SUM_SHARD, TESS__GRAD_STORE, g);
+                else if (ranks == 1)
+                    check_handed_over(&p, TESS__REDUCE, TESS__GRAD_STORE, g);
+                else
+                    assert_int_equal(count(&p, TESS__GRAD_STORE, g), 1);
+            plan_free(&p);
+        }
 }
 
 static tess_status choose_blocks(void *ctx, const tess_param_view *v, tess_precision_choice *out, tess_error *e) {
@@ -770,6 +883,8 @@ int main(void) {
         cmocka_unit_test(test_compile__a_tied_unit_is_gathered_at_each_use_and_reduced_once),
         cmocka_unit_test(test_compile__frozen_units_are_gathered_and_never_reduced),
         cmocka_unit_test(test_compile__every_program_is_balanced),
+        cmocka_unit_test(test_compile__a_stepped_unit_goes_to_its_store_at_once),
+        cmocka_unit_test(test_compile__a_summed_gradient_goes_to_its_store_at_once),
         cmocka_unit_test(test_compile__blocks_travel_whole_and_are_widened_when_needed),
         cmocka_unit_test(test_compile__a_device_without_blocks_is_refused_by_name),
         cmocka_unit_test(test_compile__recomputation_runs_each_block_but_the_last_again),

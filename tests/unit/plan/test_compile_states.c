@@ -87,10 +87,18 @@ static tess_status emit(tess__compiler *b, uint8_t op, int32_t g) {
                 g);
 }
 
+static tess_status emit_behind(tess__compiler *b, uint8_t op, uint8_t flags, int32_t g) {
+    (void)b;
+    assert_int_equal(flags, TESS__ASYNC);
+    assert_true(op == TESS__STATES_STORE || op == TESS__GRAD_STORE);
+    return note(op == TESS__STATES_STORE ? "behind" : "keep-behind", g);
+}
+
 #define tess__emit_buffer_of buffer_of
 #define tess__emit_alloc alloc_staged
 #define tess__emit_free free_staged
 #define tess__emit emit
+#define tess__emit_flagged emit_behind
 #include "core/plan/compile_states.c"
 
 static tess__setup setup;
@@ -237,6 +245,39 @@ static void test_compile_states__gradients_go_behind_their_sum(void **state) {
     assert_string_equal(world.said, "sum0-2 no-sum-2 unbook2 ");
 }
 
+/* What a lane hands over is waited for by whoever knows when; what it hands over of gradients, as if this thread had.
+ */
+static void test_compile_states__a_lane_hands_over_what_rests_there(void **state) {
+    (void)state;
+    tess__program pass = { .kind = TESS_PASS_TRAIN };
+    tess__compiler b = begin(1, 1);
+    for (int32_t g = 0; g < GROUPS; g++) {
+        assert_int_equal(tess__states_ahead(&b, g), TESS_OK);
+        assert_int_equal(tess__states_store_behind(&b, g), TESS_OK);
+        assert_int_equal(tess__states_stored(&b, g), TESS_OK);
+    }
+    assert_int_equal(b.storing, -1);
+    assert_string_equal(world.said, "alloc0-1 alloc1-1 fetch1 behind1 stored1 free0-1 free1-1 "
+                                    "alloc0-2 alloc1-2 fetch2 behind2 stored2 free0-2 free1-2 ");
+    for (int32_t prefetch = 0; prefetch < 2; prefetch++) {
+        b = begin_gradients(&pass, prefetch, 0);
+        for (int32_t g = 0; g < GROUPS; g++) {
+            assert_int_equal(tess__grad_memory(&b, groups[g].trainable ? g : 0), TESS_OK);
+            assert_int_equal(tess__grad_store_behind(&b, g), TESS_OK);
+            assert_int_equal(tess__grad_going(&b, g), TESS_OK);
+        }
+        assert_int_equal(tess__grad_stored(&b, 0), TESS_OK);
+        assert_int_equal(tess__grad_end(&b), TESS_OK);
+        assert_string_equal(world.said, prefetch
+                                            ? "sum0-1 keep-behind1 sum0-2 keep-behind2 kept1 no-sum-1 kept2 no-sum-2 "
+                                            : "sum0-1 keep-behind1 kept1 no-sum-1 sum0-2 keep-behind2 kept2 no-sum-2 ");
+    }
+    b = begin_gradients(&pass, 1, 1); /* is stepped where it was summed */
+    assert_int_equal(tess__grad_store_behind(&b, 1), TESS_OK);
+    assert_int_equal(tess__grad_going(&b, 1), TESS_OK);
+    assert_string_equal(world.said, "");
+}
+
 /* Where a microbatch adds its shard, all sums have memory. Without, and apart from passes, the gradient alone has. */
 static void test_compile_states__sums_of_microbatches_come_to_be_added_to(void **state) {
     (void)state;
@@ -317,6 +358,7 @@ int main(void) {
         cmocka_unit_test(test_compile_states__the_first_that_is_stepped_comes_first),
         cmocka_unit_test(test_compile_states__parameters_are_staged_with_them),
         cmocka_unit_test(test_compile_states__gradients_go_behind_their_sum),
+        cmocka_unit_test(test_compile_states__a_lane_hands_over_what_rests_there),
         cmocka_unit_test(test_compile_states__sums_of_microbatches_come_to_be_added_to),
         cmocka_unit_test(test_compile_states__gradients_come_for_the_norm_and_for_the_step),
         cmocka_unit_test(test_compile_states__a_failure_is_passed_on_at_once),

@@ -151,6 +151,7 @@ static tess_status call(rank_state *r, tess_comm *comm, int n, tess_collective *
     r->error = (tess_error){ .struct_size = sizeof r->error, .rank = -1 };
     CHECK(r->ops->need(r->ctx, &env, c, &need) == TESS_OK);
     void *scratch = aligned_alloc(64, need.device_bytes / 64 * 64 + 64);
+    memset(scratch, 0x7b, need.device_bytes); /* whatever was there before */
     c->scratch = scratch;
     c->scratch_bytes = need.device_bytes;
     tess_status s = r->ops->post(comm, c, 1, &request, &r->error);

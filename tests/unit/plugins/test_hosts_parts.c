@@ -285,15 +285,78 @@ static void close_part(void *host, void *handle) {
 
 /* ---- what they do --------------------------------------------------------------------------------- */
 
+static atomic_int lines; /* of the log */
+static char line[240];
+static void take_line(void *h, int32_t level, const char *plugin, const char *message) {
+    (void)h;
+    CHECK(level == 2 && strcmp(plugin, "comm hosts") == 0);
+    lines++;
+    snprintf(line, sizeof line, "%s", message);
+}
+
 static void test_hosts_parts__every_collective_has_its_values(void **state) {
     (void)state;
     static const int cases[][2] = { { 3, 2 }, { 4, 2 }, { 5, 2 }, { 6, 4 }, { 7, 4 },
                                     { 9, 4 }, { 4, 1 }, { 3, 3 }, { 6, 3 } };
+    /* One rank says how they work. */
+    static const char *const said[] = { "2 hosts of 2 ranks, the last of 1: ",
+                                        "2 hosts of 2 ranks: ",
+                                        "3 hosts of 2 ranks, the last of 1: ",
+                                        "2 hosts of 4 ranks, the last of 2: ",
+                                        "2 hosts of 4 ranks, the last of 3: ",
+                                        "3 hosts of 4 ranks, the last of 1: ",
+                                        NULL,
+                                        NULL,
+                                        " alone between all 6 ranks: the ranks of a host are no power of two" };
+    host.log = take_line;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rank_state ranks[RANKS] = { 0 };
         all.n = 0;
+        lines = 0;
         run_ranks(ranks, cases[i][0], cases[i][1], work_all);
+        assert_int_equal(lines, said[i] != NULL);
+        assert_true(!said[i] || strstr(line, said[i]));
     }
+    host.log = log_nothing;
+}
+
+static uint64_t need_of(rank_state *r, uint32_t redop, uint32_t dtype, uint64_t count) {
+    const tess_plan_env env = {
+        .struct_size = sizeof env, .mem = TESS_MEM_HOST, .nranks = r->n, .ranks_per_host = r->each, .in_flight = 1
+    };
+    const tess_collective c = { .struct_size = sizeof c,
+                                .op = TESS_ALL_REDUCE,
+                                .redop = redop,
+                                .send_dtype = dtype,
+                                .recv_dtype = dtype,
+                                .send_mem = TESS_MEM_HOST,
+                                .recv_mem = TESS_MEM_HOST,
+                                .count = count,
+                                .scale = 1 };
+    tess_need need = { .struct_size = sizeof need };
+    CHECK(r->ops->need(r->ctx, &env, &c, &need) == TESS_OK);
+    return need.device_bytes;
+}
+
+/* Sums of halves are kept wide on the way between hosts; the least and the largest are of the halves themselves, and
+ * sums of other dtypes of theirs. */
+static void work_needs(rank_state *r, tess_comm *comm) {
+    (void)comm;
+    const uint64_t count = 64 << 10;
+    for (uint32_t half = TESS_F16; half <= TESS_BF16; half += TESS_BF16 - TESS_F16) {
+        const uint64_t most = need_of(r, TESS_MAX, half, count);
+        CHECK(most == 2 * count + NEED && need_of(r, TESS_MIN, half, count) == most);
+        CHECK(need_of(r, TESS_SUM, half, count) == most + 2 * count);
+        CHECK(need_of(r, TESS_SUM, TESS_F32, count) == most + 2 * count);
+        CHECK(need_of(r, TESS_SUM, TESS_F64, count) == most + 6 * count);
+    }
+}
+
+static void test_hosts_parts__sums_of_halves_need_room_for_wide_ones(void **state) {
+    (void)state;
+    rank_state ranks[RANKS] = { 0 };
+    all.n = 0;
+    run_ranks(ranks, 4, 2, work_needs);
 }
 
 static int32_t color_of(int way, int rank) {
@@ -448,6 +511,7 @@ static int open_hosts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hosts_parts__every_collective_has_its_values),
+        cmocka_unit_test(test_hosts_parts__sums_of_halves_need_room_for_wide_ones),
         cmocka_unit_test(test_hosts_parts__groups_split_off_have_theirs),
         cmocka_unit_test(test_hosts_parts__a_failure_names_the_rank_of_all),
         cmocka_unit_test(test_hosts_parts__memory_is_that_of_the_host),

@@ -242,6 +242,26 @@ static void test_places__engines_beyond_the_table_make_no_circle(void **state) {
     assert_int_equal(waits(1, 0), TESS_E_MISMATCH);
 }
 
+/* A group that is too large for the table is named without its members. */
+static void test_places__a_place_names_as_many_members_as_fit(void **state) {
+    (void)state;
+    static int32_t members[MOST_MEMBERS + 1];
+    for (int32_t i = 0; i <= MOST_MEMBERS; i++)
+        members[i] = 3 * i;
+    for (int32_t n = MOST_MEMBERS - 1; n <= MOST_MEMBERS + 1; n++) {
+        tess__comms c = { .members = members, .world.nranks = n };
+        place p;
+        memset(&p, 0x55, sizeof p);
+        set_members(&c, TESS__WORLD, &p);
+        assert_int_equal(p.n_members, n <= MOST_MEMBERS ? n : 0);
+        for (int32_t i = 0; i < p.n_members; i++)
+            assert_int_equal(p.members[i], 3 * i);
+        c.members = NULL; /* all ranks need no list */
+        set_members(&c, TESS__WORLD, &p);
+        assert_int_equal(p.n_members, OF_ALL);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_places__two_engines_in_two_orders_are_told),
@@ -252,6 +272,7 @@ int main(void) {
         cmocka_unit_test(test_places__engines_that_a_rank_has_not_or_no_more),
         cmocka_unit_test(test_places__what_is_not_sound_is_not_looked_at),
         cmocka_unit_test(test_places__engines_beyond_the_table_make_no_circle),
+        cmocka_unit_test(test_places__a_place_names_as_many_members_as_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

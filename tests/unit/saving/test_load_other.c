@@ -13,6 +13,7 @@
 
 #include <tessera/inspect.h>
 
+#include "core/engine/state.h"
 #include "tests/unit/scratch_dir.h"
 
 enum { LARGE = 70001 /* elements: more than are converted at once */ };
@@ -94,10 +95,12 @@ static void save(const form *f) {
     assert_int_equal(tess_close(t), TESS_OK);
 }
 
+static int newest; /* the directory is loaded, not the first step */
+
 /* What the load says goes to `said`: its error, or what is on standard error. */
 static tess_status load(tess *t, uint32_t flags, char *said, size_t n) {
     char path[128];
-    snprintf(path, sizeof path, "%s/step-000000", dir.path);
+    snprintf(path, sizeof path, "%s%s", dir.path, newest ? "" : "/step-000000");
     const tess_checkpoint_load_options from = { .struct_size = sizeof from, .path = path, .flags = flags };
     int kept = dup(STDERR_FILENO);
     FILE *f = tmpfile();
@@ -280,6 +283,31 @@ static void test_load_other__common_bytes_of_the_program_come_back(void **state)
     given = NULL;
 }
 
+/* A checkpoint that is damaged is passed over, which is said with what is wrong. */
+static void test_load_other__a_damaged_one_is_passed_over_and_named(void **state) {
+    (void)state;
+    char said[1024], path[300], want[400];
+    const tess_checkpoint_options to = { .struct_size = sizeof to, .dir = dir.path, .on_newer = "aside" };
+    tess *t = open_form(&first, 0);
+    for (t->step.steps_done = 0; t->step.steps_done < 2; t->step.steps_done++) {
+        assert_int_equal(tess_checkpoint_save(t, &to), TESS_OK);
+        assert_int_equal(tess_checkpoint_wait(t, NULL), TESS_OK);
+    }
+    newest = 1;
+    assert_int_equal(load(t, 0, said, sizeof said), TESS_OK);
+    assert_string_equal(said, "");
+    assert_int_equal(t->step.steps_done, 1);
+    snprintf(path, sizeof path, "%s/step-000001/manifest.json", dir.path);
+    assert_int_equal(truncate(path, 20), 0);
+    assert_int_equal(load(t, 0, said, sizeof said), TESS_OK);
+    assert_int_equal(t->step.steps_done, 0);
+    snprintf(want, sizeof want, "%s/step-000001", dir.path);
+    assert_non_null(strstr(said, want));
+    assert_non_null(strstr(said, "; trying the checkpoint before\n"));
+    newest = 0;
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
 int main(void) {
     setenv("TESSERA_LOG", "warning", 1);
     const struct CMUnitTest tests[] = {
@@ -288,6 +316,7 @@ int main(void) {
         cmocka_unit_test(test_load_other__what_is_frozen_since_needs_no_states),
         cmocka_unit_test(test_load_other__other_microbatches_are_said),
         cmocka_unit_test(test_load_other__common_bytes_of_the_program_come_back),
+        cmocka_unit_test(test_load_other__a_damaged_one_is_passed_over_and_named),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -13,6 +13,7 @@
 
 #include "core/base/log.h"
 #include "core/engine/state.h"
+#include "core/saving/saver.h"
 #include "tests/support/toy.h"
 #include "tests/unit/scratch_dir.h"
 
@@ -226,6 +227,23 @@ static void test_save_calls__a_run_may_change_its_directory(void **state) {
     assert_int_equal(tess_close(t), TESS_OK);
 }
 
+/* Between two saves nothing of them is held. */
+static void test_save_calls__a_save_that_is_over_holds_no_memory(void **state) {
+    (void)state;
+    for (uint32_t async = 0; async < 2; async++) {
+        char path[128];
+        tess *t = opened(async);
+        tess_checkpoint_options o = to_dir();
+        snprintf(path, sizeof path, "%s/holds-%d", dir.path, (int)async);
+        o.dir = path;
+        assert_int_equal(tess_checkpoint_save(t, &o), TESS_OK);
+        if (async)
+            assert_int_equal(tess_checkpoint_wait(t, NULL), TESS_OK);
+        assert_true(!t->saver->pieces.pieces && !t->saver->pieces.tensors);
+        assert_int_equal(tess_close(t), TESS_OK);
+    }
+}
+
 static void test_save_calls__a_list_is_ascending_and_ends_where_it_is_told(void **state) {
     (void)state;
     char path[128];
@@ -338,6 +356,7 @@ int main(void) {
         cmocka_unit_test(test_save_calls__a_path_has_room_for_names),
         cmocka_unit_test(test_save_calls__a_save_that_prepares_takes_the_directory),
         cmocka_unit_test(test_save_calls__a_run_may_change_its_directory),
+        cmocka_unit_test(test_save_calls__a_save_that_is_over_holds_no_memory),
         cmocka_unit_test(test_save_calls__a_list_is_ascending_and_ends_where_it_is_told),
         cmocka_unit_test(test_save_calls__what_cannot_be_loaded_is_said),
         cmocka_unit_test(test_save_calls__what_a_thread_writes_is_asked_for_once),

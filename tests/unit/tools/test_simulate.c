@@ -333,6 +333,21 @@ static void test_collective__measured_sizes_are_interpolated(void **state) {
     assert_near(simulate_collective(&m, "shm", TESS_ALL_GATHER, 2, 2, 2000, NULL), 1000);
 }
 
+/* Of the two all-to-alls each has its own times, and the other's where there are none. */
+static void test_collective__an_all_to_all_takes_the_times_of_its_like(void **state) {
+    (void)state;
+    machine_collective t[] = { { "gloo", TESS_ALL_TO_ALL, 2, 1000, 2, 1 },
+                               { "gloo", TESS_ALL_TO_ALL_V, 2, 1000, 5, 1 },
+                               { "shm", TESS_ALL_TO_ALL_V, 2, 1000, 7, 1 } };
+    machine_desc m = { .collectives = t, .n_collectives = 3, .within = { 0, 1 } };
+    assert_near(simulate_collective(&m, "gloo", TESS_ALL_TO_ALL, 2, 2, 1000, NULL), 2);
+    assert_near(simulate_collective(&m, "gloo", TESS_ALL_TO_ALL_V, 2, 2, 1000, NULL), 5);
+    assert_near(simulate_collective(&m, "shm", TESS_ALL_TO_ALL, 2, 2, 1000, NULL), 7);
+    m.n_collectives = 1;
+    assert_near(simulate_collective(&m, "gloo", TESS_ALL_TO_ALL_V, 2, 2, 1000, NULL), 2);
+    assert_near(simulate_collective(&m, "gloo", TESS_ALL_GATHER, 2, 2, 1000, NULL), 500);
+}
+
 /* ---- the ring of measured spans ---- */
 
 static void test_trace__keeps_the_last_spans_and_reads_one_step(void **state) {
@@ -375,6 +390,7 @@ int main(void) {
         cmocka_unit_test(test_simulate__a_copy_comes_from_the_host_with_fewer_bytes),
         cmocka_unit_test(test_collective__widest_and_narrowest_level_and_latency),
         cmocka_unit_test(test_collective__measured_sizes_are_interpolated),
+        cmocka_unit_test(test_collective__an_all_to_all_takes_the_times_of_its_like),
         cmocka_unit_test(test_trace__keeps_the_last_spans_and_reads_one_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
