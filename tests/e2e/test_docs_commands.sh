@@ -5,7 +5,8 @@
 # processors: 2
 # Every command in README and docs/ runs, page by page and in order, against an install in a home of its own. A command is a
 # line of an indented block, or of a ```console block behind "$ ", that begins with a program, a variable or a path. Step
-# counts and samples are cut; nothing else is changed, so a remark stands behind #, as a shell has it. Each line of such a block is a
+# counts, samples, checks of a new plugin and the wrap policies that tune tries are cut; nothing else is changed, so a remark
+# stands behind #, as a shell has it. Each line of such a block is a
 # command, but of one that begins with "$ ", which shows output too. Before a block may stand:
 #   <!-- not run: REASON -->      it cannot be run here
 #   <!-- exit code: N -->         its last command ends with N
@@ -15,7 +16,9 @@
 [ -e "$BUILD/libtessera.so" ] || { echo "skipped: no libtessera.so in this build"; exit 77; }
 [ -e "$BUILD/plugins/libtessera-comm-shm.so" ] || { echo "skipped: no comm-shm in this build"; exit 77; }
 
-export HOME=$PWD/home TESSERA_STEPS=4 TESSERA_SAMPLE=20 TESSERA_LOG=error
+export HOME=$PWD/home TESSERA_STEPS=4 TESSERA_SAMPLE=2 TESSERA_LOG=error
+export CHECK_OPTIONS=$brief_checks
+! command -v ccache >/dev/null || export CMAKE_C_COMPILER_LAUNCHER=ccache
 export PATH=$HOME/tessera/bin:$PATH
 mkdir -p home work/build
 cmake --install "$BUILD" --prefix home/tessera >install.log 2>&1 || fail "install: $(tail -5 install.log)"
@@ -80,6 +83,7 @@ for page in "$SOURCE"/README.md "$SOURCE"/CONTRIBUTING.md "$SOURCE"/docs/*.md; d
     want=0
     case $mark in 'exit code: '*) want=${mark#exit code: } ;; esac
     shorter=$(sed -E 's/--steps [0-9]+/--steps 8/g; s/--save-every [0-9]+/--save-every 4/g' <<<"$command")
+    case $command in tessera\ tune\ *) shorter="TESSERA_WRAP=scopes $shorter" ;; esac
     case $command in export\ *) eval "$command"; continue ;; esac
     code=0
     timeout 300 bash -c "$shorter" >../out 2>../err </dev/null || code=$?

@@ -9,26 +9,29 @@
 #   2. a buffer is planned 64 bytes short      → AddressSanitizer stops the access, and the ledger differs
 #   3. a read right after FREE, a read of a gradient after its step, a write into the buffer beside  → it stops each
 set -eu
-source=$SOURCE cc=${CC:-cc}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+source=$SOURCE work=$PWD # always the same folder, for ccache's sake
+read -r -a cc <<<"$(command -v ccache || true) ${CC:-cc}"
 cp -r "$source/core" "$work/core"
 
-build() { # build OUTPUT FLAGS…: the toy with the core as it stands in $work
-  local output=$1 file objects=()
+build() { # build OUTPUT FLAGS…: the toy with the core as it stands in $work; with these flags only changed files are compiled again
+  local output=$1 file folder object objects=()
   shift
-  mkdir -p "$work/$output.objects"
+  folder=$work/objects$(printf '%s' "${@//[^a-z]/}")
+  mkdir -p "$folder"
   for file in "$work"/core/{base,kernels,builtin,plugin,control,layout,plan,readers,checkpoint,runtime,optimize,engine,proof,recovery,saving,inspect,group,front}/*.c "$source"/tests/support/toy.c "$source"/tests/support/toy_device.c "$source"/tests/support/toy_main.c "$source"/tests/support/every_rank.c "$source"/tools/support/witness.c \
     "$source"/tests/support/ledger_check.c \
     "$source"/tools/support/alloc_count.c "$source"/tools/support/alloc_hooks.c "$source"/tools/support/world.c; do
-    objects+=("$work/$output.objects/$(basename "$(dirname "$file")")-$(basename "$file" .c).o")
-    "$cc" -std=gnu11 -D_GNU_SOURCE -O0 -g -ffp-contract=off "$@" -DTESSERA_VERSION='"0"' \
+    object=${file%/*}
+    object=$folder/${object##*/}-${file##*/}.o
+    objects+=("$object")
+    [ ! "$object" -nt "$file" ] || continue
+    "${cc[@]}" -std=gnu11 -D_GNU_SOURCE -O0 -ffp-contract=off "$@" -DTESSERA_VERSION='"0"' \
       -DTESSERA_INSTALL_PLUGIN_DIR='"/nonexistent"' -DTESSERA_BUILD_PLUGIN_DIR='"/nonexistent"' \
-      -DTESSERA_PLUGIN_SUBDIR='"lib/tessera"' -DTESSERA_PLUGINS_FROM_LIBRARY='"tessera"' -I"$work/core" -I"$work/core/include" -I"$source" -c "$file" -o "${objects[-1]}" &
+      -DTESSERA_PLUGIN_SUBDIR='"lib/tessera"' -DTESSERA_PLUGINS_FROM_LIBRARY='"tessera"' -I"$work/core" -I"$work/core/include" -I"$source" -c "$file" -o "$object" &
     while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done
   done
   wait
-  "$cc" "$@" "${objects[@]}" -ldl -lpthread -lm -o "$work/$output"
+  "${cc[@]}" "$@" "${objects[@]}" -ldl -lpthread -lm -o "$work/$output"
 }
 plant() { # plant FILE PATTERN REPLACEMENT: exactly one place
   [ "$(grep -c "$2" "$work/core/$1")" = 1 ] || { echo "no single place for the fault in $1: $2" >&2; exit 1; }

@@ -41,8 +41,9 @@ others() { (cd build && find "$1" -name '*.o' | sort | while read -r o; do cmp -
 rooms=$(others core | grep -v plugin_search.c.o | sed -E 's,.*\.dir/([a-z]+)/[^/]*$,\1,' | sort -u | paste -sd"|")
 [[ $rooms == *checkpoint*control* ]] || fail "without a library the same objects: '$rooms'"
 wanted="^unit/($rooms|tools|models)/"
-[ -z "$(others plugins)" ] || wanted="$wanted|^conformance/"
+plugins=$(others plugins | sed 's,plugins/\([^/]*\)/.*,\1,' | sort -u | paste -sd"|")
+[ -z "$plugins" ] || wanted="$wanted|^conformance/($plugins)"
 ctest --test-dir build -N -LE slow -R "$wanted" | sed -n 's,.*Test *#[0-9]*: .*/,,p' >programs
-build $(ninja -C build -t targets all | sed 's/: .*//' | grep -Fxf programs) $([[ $wanted != *conformance* ]] || echo tests/conformance/all)
+build $(ninja -C build -t targets all | sed 's/: .*//' | grep -Fxf programs) $([[ $wanted != *conformance* ]] || echo plugin_check)
 # Its own tests; the end-to-end ones are about the parts left out here.
 ctest --test-dir build -j2 --output-on-failure --timeout 120 -LE slow -R "$wanted" || fail "tests of the minimal build"

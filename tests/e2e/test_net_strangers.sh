@@ -12,7 +12,7 @@
 . "$SOURCE/tests/support/hosts.sh"
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skipped: comm-gloo is not built"; exit 77; }
 [ -z "$SANITIZE" ] || { echo "skipped: a sanitizer's ranks take another time"; exit 77; }
-unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT TESSERA_COMM
+unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT TESSERA_COMM TESSERA_SAMPLE # all strangers come while it runs
 export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=60 TESSERA_HEARTBEAT=20
 pairs=${PAIRS:-1} count=${STRANGERS:-600} every_us=${EVERY_US:-2000} steps=${STEPS:-100}
 most=$((2 * pairs)) visits=0

@@ -35,8 +35,7 @@ for project in comm offload precision wrap optimizer device block row matrix; do
   ! grep -n '@[A-Z]*@' $project/* 2>/dev/null || fail "$project: a word was not filled in"
   [ "$(nm -D --defined-only $project/build/*.so | awk '{ print $3 }' | sort | tr '\n' ' ')" = \
     "tess_plugin_note_v1 tess_plugin_open_v1 " ] || fail "$project exports $(nm -D --defined-only $project/build/*.so)"
-  # What takes long is left to those who write one.
-  CHECK_OPTIONS="--skip comm/values_[ef]* --skip comm/large_* --skip comm/repeatable_five* --skip comm/stalled*" \
+  CHECK_OPTIONS=$brief_checks \
     ctest --test-dir $project/build --output-on-failure >$project.log 2>&1 || { cat $project.log; fail "$project: its own test"; }
   # Its test compares ranks: a step that counts pieces, of which each rank has others, fails it.
   if [ $project = optimizer ]; then
