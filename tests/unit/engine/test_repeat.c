@@ -15,7 +15,7 @@
 
 static struct {
     char said[512], logged[256];
-    int logs, on_host, in_plugin, clips, needs_norm, known;
+    int logs, segments, on_host, in_plugin, clips, needs_norm, known;
     tess_status record, calls, end, run, exchange;
     char others[4]; /* who of the other ranks could not record */
     uint64_t tag;
@@ -78,9 +78,9 @@ static void *of_pass(int role, uint64_t bytes) {
 #define tess__comm_run(c, which, x, doing) agree("run", x, doing)
 #define tess__stream_collective(q, which, x, doing) agree("stream", x, doing)
 #define tess__of_pass(e, role, bytes) of_pass(role, bytes)
-#define tess__segments_of(s, l, g, o) ((void)(o), assert_int_equal(g, -1))
+#define tess__segments_of(s, l, g, o) ((void)(o), world.segments += (g) == -1)
 #define tess__device_prepare(d, o, at) ((void)(o), note("prepare", (at) == numbers ? TESS_OK : TESS_E_INTERNAL))
-#define tess__address_of(e, role, i) (numbers + 8)
+#define tess__address_of(e, role, i) ((i) == 0 ? numbers + 8 : NULL)
 #define tess__device_copy(d, to, to_mem, from, from_mem, bytes, s) copy_numbers(to, from, bytes)
 #define tess__streams_join(q) note("join", TESS_OK)
 #define tess__streams_record(q) ((void)note("streams", TESS_OK))
@@ -91,7 +91,7 @@ static void *of_pass(int role, uint64_t bytes) {
 #define tess__pass_begins(e, p, kind)                                                                                  \
     ((void)(kind), assert_int_equal((e)->pass.microbatch, 0), (e)->pass.program = (p), (void)note("begin", TESS_OK))
 #define tess__comms_skip(c, n) ((c)->n_collectives = (n))
-#define tess__comms_exchange_in_step(c, what, mine, bytes, all) exchange(mine, all)
+#define tess__comms_exchange_in_step(c, what, mine, bytes, all) exchange(mine, (bytes) == 1 ? all : NULL)
 #define tess__device_graph_end(d, g) ((void)note((g) ? "end graph" : "no graph", TESS_OK))
 #define tess__device_record_begin(d) note("record", world.record)
 #define tess__device_record_end(d, out) end_record(out)
@@ -112,6 +112,7 @@ static tess__recorded *find(const tess__graph_key *key) {
 static tess_status calls(tess *e, const tess_run_options *o) {
     assert_true(e == &t && o == &run);
     t.pass.microbatch++;
+    t.step.options = t.graphs.recording ? &step : t.step.options;
     t.pass.pending_grads = t.graphs.recording;
     t.step.steps_done += 5;
     t.comms.n_collectives += 7;
@@ -164,7 +165,8 @@ static void test_repeat__the_first_is_called_the_second_recorded_and_the_rest_la
         "begin step; stream a recorded training pass (repeat 3, microbatch 0); prepare; result; launch; over; release; "
         "end step; ");
     assert_memory_equal(batch_at, batch, 8);
-    run.step = NULL; /* without a step, and a batch */
+    assert_int_equal(world.segments, 2); /* all of them, each time */
+    run.step = NULL;                     /* without a step, and a batch */
     t.plan.setup.input_bytes = 0;
     runs("stream a recorded training pass (repeat 3, microbatch 0); result; launch; over; ");
     world.r.graph = NULL;
@@ -174,6 +176,8 @@ static void test_repeat__the_first_is_called_the_second_recorded_and_the_rest_la
     t.comms.world.rank = 0;
     t.recorder.trace = NULL;
     runs("result; launch; over; ");
+    world.r.graph = NULL;
+    runs("record; streams; recorded calls; join; end recording; launch; ");
     t.recorder.trace = (void *)&world; /* and is watched by itself */
     runs("calls; ");
 }
@@ -228,6 +232,17 @@ static void test_repeat__the_reason_is_said_once_by_one_rank(void **state) {
             runs("calls; ");
             assert_int_equal(world.logs, 1);
         }
+    begin(state); /* other instructions have no part on the host */
+    t.plan.programs[TESS__P_TRAIN].n_instrs = 2;
+    instrs[0] = instrs[1] = (tess__instr){ .op = TESS__REDUCE };
+    world.on_host = world.in_plugin = 1;
+    world.clips = 0;
+    assert_null(why_not(&t, &run));
+    t.plan.programs[TESS__P_TRAIN].n_instrs = 1; /* nor has what lies behind the last */
+    instrs[1] = (tess__instr){ .op = TESS__OPTIMIZE };
+    assert_null(why_not(&t, &run));
+    instrs[0] = instrs[1];
+    assert_non_null(why_not(&t, &run));
     begin(state); /* memory of the device is zeroed there; other buffers are not zeroed */
     t.plan.programs[TESS__P_TRAIN].n_instrs = 2;
     instrs[0] = instrs[1] = (tess__instr){ .op = TESS__ALLOC };
