@@ -24,7 +24,7 @@ enum { MAGIC = 0x4b535354 /* "TSSK" */, VERSION = 1, READ_SIZE = 64 << 10, READS
 
 /* A body of a few words lies in the chunk, and spent chunks are kept: heartbeats and news of what a rank is doing
  * allocate nothing once the first have gone out. */
-enum { SMALL = 320, MOST_SPARE = 8 };
+enum { SMALL = 640, MOST_SPARE = 8 };
 struct tess__chunk {
     tess__chunk *next;
     tess__blob *body; /* null: the body, if any, is `small` */

@@ -37,7 +37,8 @@ done
 expect 3 "$tessera" train gpt $small --wrap transformer:nowhere
 grep -q 'no module is named nowhere.0' err || fail "transformer:nowhere: $(cat err)"
 
-# optimizer-shampoo, with roots of two steps
+# optimizer-shampoo, in less than 300 lines, with roots of two steps
+[ "$(cat "$SOURCE"/examples/plugins/optimizer-shampoo/*.[ch] | wc -l)" -lt 300 ] || fail "optimizer-shampoo is longer than an example"
 build optimizer-shampoo
 expect 0 "$tessera" plugins check shampoo
 export TESSERA_DETERMINISTIC=1

@@ -4,7 +4,7 @@
 # timeout: 200
 # processors: 2
 # Whole matrices. Deterministic, muon has one digest on 1, 2, 3, 4, 6 and 8 ranks, with a clipped step and with the step in
-# its pass, and per W one over strategies, units, offload, prefetch and a rank killed. The bytes are as planned; the peak is at
+# its pass, and per W one over strategies, units, offload and prefetch. A rank killed is in test_recover. The bytes are as planned; the peak is at
 # most AdamW's, less a state, with the scratch of the largest matrix. What cannot be is one line. What every plugin shows is
 # in test_optimizers.
 . "$SOURCE/tests/e2e/lib.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# timeout: 300
+# timeout: 400
 # processors: 2
 # Optimizer plugins. Deterministic, one digest of each whatever the ranks, strategy, units, offload, threads and precision of
 # the wire's copy; planned bytes are the measured ones and no step allocates but for a save. Checkpoints hold the states by name: a run goes
@@ -163,7 +163,46 @@ if [ -e "$rows/libtessera-optimizer-rows.so" ]; then
   trains --optimizer rows -n 2 --seed 3
   [ "$digest" = "$first" ] || fail "long rows: $digest on two ranks, not $first"
 fi
-expect 3 "$TESSERA" train $gpt --quiet --optimizer lion:beta1=2
+# Each option has a type, bounds and a default, which `plugins info` shows. A value behind the colon or of the variable that does
+# not fit is one line with what was expected, and so is an option that is not there.
+not_taken() { # PLUGIN SETTING TEXT
+  [ -e "$BUILD/plugins/libtessera-optimizer-$1.so" ] || return 0
+  # shellcheck disable=SC2086
+  expect 3 "$TESSERA" train $gpt --quiet --optimizer "$1:$2"
+  [ "$(wc -l < err)" = 1 ] && grep -qF -- "optimizer $1: $3" err || fail "$1:$2: $(cat err)"
+  local variable=TESSERA_${1^^}_${2%%=*} code=0
+  # shellcheck disable=SC2086
+  env "${variable^^}=${2#*=}" "$TESSERA" train $gpt --quiet --optimizer "$1" > out 2> err || code=$?
+  [ $code = 3 ] && [ "$(wc -l < err)" = 1 ] && grep -qF -- "${variable^^} is " err || fail "${variable^^}=${2#*=}: $code, $(cat err)"
+}
+number='expected a finite number from 0 to 0.999999'
+not_taken lion beta1=2 "beta1 is \"2\", $number"
+not_taken lion beta2=half "beta2 is \"half\", $number"
+not_taken lion gamma=1 '"gamma=1" is no setting, expected beta1=…, beta2=…'
+not_taken muon momentum=1 "momentum is \"1\", $number"
+not_taken muon nesterov=maybe 'nesterov is "maybe", expected 0, 1, no'
+not_taken muon scale=big 'scale is "big", expected one of match_rms_adamw|original'
+not_taken muon steps=0 'steps is "0", expected an integer from 1 to 20'
+not_taken muon steps=21 'steps is "21", expected an integer from 1 to 20'
+not_taken adamw8bit least=-1 'least is "-1", expected an integer from 0 to 1e+15'
+not_taken adamw8bit least=1.5 'least is "1.5", expected an integer from 0 to 1e+15'
+# Ranks with other values would end in other bits: both sides are named, however a value was given.
+differs() { # OPTIMIZER VARIABLE=VALUE TEXT: of rank 1
+  [ -e "$BUILD/plugins/libtessera-optimizer-$1.so" ] || return 0
+  # shellcheck disable=SC2016,SC2086
+  expect 3 env OTHER="$2" "$TESSERA" run -n 2 -- sh -c '[ "$RANK" = 0 ] || export "$OTHER"; exec "$@"' sh \
+    "$TESSERA" train $gpt --quiet --optimizer "$1"
+  grep -q -- "the ranks differ.*$3" err || fail "$1, rank 1 with $2: $(cat err)"
+}
+differs lion TESSERA_LION_BETA1=0.5 'rank 0 has lion-beta1=0.9, rank 1 has lion-beta1=0.5'
+differs muon TESSERA_MUON_STEPS=3 'rank 0 has muon-steps=5, rank 1 has muon-steps=3'
+differs adamw8bit TESSERA_ADAMW8BIT_LEAST=64 'rank 0 has adamw8bit-least=4096, rank 1 has adamw8bit-least=64'
+for shown in 'lion|LION_BETA1 (number: a finite number from 0 to 0.999999, default 0.9)' \
+  'muon|MUON_SCALE (choice: one of match_rms_adamw|original, default match_rms_adamw)' \
+  'muon|MUON_STEPS (integer: an integer from 1 to 20, default 5)' 'adamw8bit|ADAMW8BIT_LEAST (integer: an integer from 0 to 1e+15, default 4096)'; do
+  [ ! -e "$BUILD/plugins/libtessera-optimizer-${shown%%|*}.so" ] || "$TESSERA" plugins info "${shown%%|*}" | grep -qF "  TESSERA_${shown#*|}" ||
+    fail "plugins info: no $shown: $("$TESSERA" plugins info "${shown%%|*}")"
+done
 expect 3 "$TESSERA" train $gpt --quiet --optimizer rmsprop
 grep -q "optimizer.*rmsprop" err || fail "an unknown optimizer: $(cat err)"
 [ -e "$faulty/optimizer_none.so" ] || exit 0

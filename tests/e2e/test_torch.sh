@@ -3,8 +3,8 @@
 # labels: e2e
 # timeout: 600
 # processors: 2
-# tessera/torch.hpp on several ranks: one digest over ranks, strategies, units, offload, backends and recomputation; losses of
-# one rank; a model made without memory; checkpoints; an exception that all ranks hear of. examples/torch: at most 25 changed lines, the lines of LibTorch
+# tessera/torch.hpp on several ranks: one digest over ranks, strategies, units, offload, backends and recomputation; another one
+# with a rate for each group; losses of one rank; a model made without memory; checkpoints; an exception that all ranks hear of. examples/torch: at most 25 changed lines, the lines of LibTorch
 # alone on one rank, a plan.
 . "$SOURCE/tests/e2e/lib.sh"
 probe=$BUILD/tests/torch/test_torch
@@ -62,6 +62,20 @@ on 2 bare save=half && same 'resumed with a model that has no values of its own'
 "$TESSERA" ckpt export half folder >/dev/null || fail "ckpt export"
 for name in embed.weight layers.1.norm.bias bn.running_var bn.num_batches_tracked head.scale; do
   head -c 20000 folder/model.safetensors | grep -aq "\"$name\"" || fail "the export has no $name"
+done
+
+# A rate for each group, another in each step, by the engine and by LibTorch: one digest over ranks and a resumed half, which is
+# not that of one rate for all.
+plain=$digest
+for how in rates rates=own; do
+  on 1 $how
+  digest=$(sed -n 's/^digest //p' out)
+  [ ${#digest} = 16 ] && [ "$digest" != "$plain" ] || fail "$how changes nothing: $digest"
+  on 2 $how && same "$how on two ranks"
+  TESSERA_STRATEGY=hybrid:2 TESSERA_OFFLOAD=cpu on 4 $how recompute && same "$how on four ranks, offloaded"
+  rm -rf half
+  on 2 $how save=half
+  on 4 $how save=half && same "$how, resumed on another number of ranks"
 done
 
 # An exception on one rank: the other names it, in a file of its own, because the launcher may leave out an echo.

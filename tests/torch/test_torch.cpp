@@ -716,10 +716,20 @@ static uint64_t digest_of(M &net) {
     }
     return h;
 }
+/* Groups, of which each has a rate of its own in each step. */
+static tessera::Options with_groups(const tessera::Options &o) {
+    tessera::Group biases, first;
+    biases.names = { "*.bias" }, first.names = { "layers.0.*", "embed.*" };
+    return tessera::Options(o).groups({ biases, first });
+}
+static std::vector<double> rates_of(uint64_t step) {
+    const double warm = step < 10 ? static_cast<double>(step + 1) / 10 : 1;
+    return { 0.05 * warm, 0.02, 0.08 - 0.001 * static_cast<double>(step) };
+}
 static int train(int argc, char **argv) {
     auto o = options(torch::optim::SGDOptions(0.05).momentum(0.9));
     std::string save, fault;
-    bool meta = false, bare = false;
+    bool meta = false, bare = false, grouped = false;
     for (int i = 1; i < argc; i++) {
         std::string a = argv[i];
         bare = bare || a == "bare"; /* its values come from a checkpoint */
@@ -727,6 +737,8 @@ static int train(int argc, char **argv) {
             o.recompute({ "layers.*", "bn" });
         else if (a == "meta" || a == "bare")
             meta = true;
+        else if (a == "rates" || a == "rates=own")
+            grouped = true, o = with_groups(o).engine(engine(a == "rates" ? "sgd" : "own"));
         else if (a.rfind("save=", 0) == 0)
             save = a.substr(5);
         else if (a.rfind("fault=", 0) == 0)
@@ -760,6 +772,8 @@ static int train(int argc, char **argv) {
             loss += l.item<double>() / static_cast<double>(n);
         }
         s.clip_grad_norm_(1);
+        if (grouped)
+            s.lr(rates_of(step));
         s.step();
         loss = s.mean(loss);
         if (s.rank() == 0)

@@ -171,7 +171,7 @@ static tess_status open_store(tess__offload_store *s, const tess__setup *u, cons
 #define tess__offload_open open_store
 #define tess__offload_close(s) ((void)world.stores--)
 #define tess__numa_nearest nearest
-#define tess__measure(p, needs, program, saved, in, role, index) measured(role, index, in)
+#define tess__measure(p, needs, program, saved, in, role, index) ((void)(program), measured(role, index, in))
 #define tess__streams_sync(s) (world.syncs++, TESS_OK)
 #define tess__held_ask ask
 #include "core/runtime/memory.c"
