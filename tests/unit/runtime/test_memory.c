@@ -174,6 +174,11 @@ static tess_status open_store(tess__offload_store *s, const tess__setup *u, cons
 #define tess__measure(p, needs, program, saved, in, role, index) ((void)(program), measured(role, index, in))
 #define tess__streams_sync(s) (world.syncs++, TESS_OK)
 #define tess__held_ask ask
+/* As in a build that does not check accesses, whatever this one is: the test looks at what no buffer holds. */
+#define TESS_POISON_H
+enum { TESS__CHECKING = 0 };
+#define tess__poison(at, bytes) ((void)(at), (void)(bytes))
+#define tess__unpoison(at, bytes) ((void)(at), (void)(bytes))
 #include "core/runtime/memory.c"
 #undef calloc
 #undef free
