@@ -48,6 +48,8 @@ static tess__owned owned(uint32_t of, int32_t i) {
 static tess_status load(uint64_t first, uint64_t n, float *wide) {
     assert_true(first + n <= ELEMS && n <= TESS__CHUNK_ELEMS);
     memset(wide, 0, n * sizeof *wide);
+    if (n < TESS__CHUNK_ELEMS)
+        wide[n] = NAN; /* of nobody */
     if (looking_at == world.bad_of && looking_in == world.bad_param && world.bad_at >= first &&
         world.bad_at < first + n)
         wide[world.bad_at - first] = (float)world.bad;
@@ -202,6 +204,8 @@ static void test_finite__a_spike_is_above_so_many_times_the_usual(void **state) 
     assert_int_equal(tess__judge_norm(&t), TESS_OK); /* just so much */
     t.step.norm = 6.5;
     stops(tess__judge_norm(&t), said);
+    world.usual = 0.5; /* a small one counts too */
+    assert_int_equal(tess__judge_norm(&t), TESS_E_NOT_FINITE);
     world.usual = 0; /* none is known */
     assert_int_equal(tess__judge_norm(&t), TESS_OK);
     world.usual = 2;
