@@ -117,6 +117,10 @@ static void fill_table(joined *x) {
     x->ops.store_post = ops->store_post;
     x->ops.store_wait = ops->store_wait;
     x->ops.store_close = ops->store_close;
+    if (!TESS_CAN(tess_offload_ops, ops, store_deregister))
+        return;
+    x->ops.store_register = ops->store_register;
+    x->ops.store_deregister = ops->store_deregister;
 }
 
 static tess_status make(joined *x, tess__plugin *p) {

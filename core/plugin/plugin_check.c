@@ -92,6 +92,8 @@ static const slot_rule slots[] = {
     WITH(OFFLOAD, tess_offload_ops, store_open, store_wait),
     WITH(OFFLOAD, tess_offload_ops, store_open, store_close),
     WITH(OFFLOAD, tess_offload_ops, store_close, store_open),
+    WITH(OFFLOAD, tess_offload_ops, store_register, store_open),
+    WITH(OFFLOAD, tess_offload_ops, store_register, store_deregister),
     MUST(OPTIMIZER, tess_optimizer_ops, describe),
 };
 

@@ -62,6 +62,12 @@ static uint32_t most_posted(const tess__plan *p) {
     return most;
 }
 
+/* What a step moves lies in the step arena of the host. */
+static tess_status tell_store(tess__memory *m) {
+    const tess_buffer *step = &m->arenas[TESS_DOMAIN_HOST][TESS__STEP].memory;
+    return tess__offload_memory(&m->store, step->ptr, step->ptr ? step->bytes : 0);
+}
+
 /* Its bytes are zero at first. */
 static tess_status obtain_store(tess__memory *m, tess__arena *a, uint64_t bytes) {
     tess_store_config c = { .struct_size = sizeof c,
@@ -81,7 +87,7 @@ static tess_status obtain_store(tess__memory *m, tess__arena *a, uint64_t bytes)
                                     .bytes = obtained } };
     m->arena_bytes[TESS_DOMAIN_DISK][TESS__RESIDENT] = obtained;
     count_obtained(m, TESS_DOMAIN_DISK, obtained);
-    return TESS_OK;
+    return tell_store(m);
 }
 
 static tess_status obtain_arena(tess__memory *m, uint32_t domain, uint32_t arena, uint64_t bytes) {
@@ -110,7 +116,7 @@ static tess_status obtain_arena(tess__memory *m, uint32_t domain, uint32_t arena
     if (arena == TESS__STEP && tess__host_reads(m->device))
         tess__poison(a->memory.ptr, a->memory.bytes);
     m->arena_bytes[domain][arena] = a->memory.bytes;
-    return TESS_OK;
+    return domain == TESS_DOMAIN_HOST && arena == TESS__STEP ? tell_store(m) : TESS_OK;
 }
 
 static void release_arena(tess__memory *m, uint32_t domain, uint32_t arena) {
@@ -126,6 +132,8 @@ static void release_arena(tess__memory *m, uint32_t domain, uint32_t arena) {
     }
     if (tess__host_reads(m->device))
         tess__unpoison(a->memory.ptr, a->memory.bytes);
+    if (domain == TESS_DOMAIN_HOST && arena == TESS__STEP)
+        (void)tess__offload_memory(&m->store, NULL, 0);
     deregister_arena(m, a);
     if (a->comm)
         tess__comms_free(m->comms, a->comm, &a->memory);

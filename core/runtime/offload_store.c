@@ -19,6 +19,7 @@ tess_status tess__offload_open(tess__offload_store *x, const tess__setup *s, con
     tess_error e = { .struct_size = sizeof e, .rank = -1 };
     x->ops = s->offload;
     x->name = s->offload_name;
+    x->registered = 0;
     atomic_store(&x->failed, 0);
     tess_status status = x->ops->store_open(s->offload_ctx, config, &x->handle, obtained, &e);
     if (!status)
@@ -31,6 +32,19 @@ void tess__offload_close(tess__offload_store *x) {
     if (x->handle)
         x->ops->store_close(x->handle);
     x->handle = NULL;
+    x->registered = 0;
+}
+
+tess_status tess__offload_memory(tess__offload_store *x, void *memory, uint64_t bytes) {
+    tess_error e = { .struct_size = sizeof e, .rank = -1 };
+    if (x->registered)
+        x->ops->store_deregister(x->handle);
+    x->registered = 0;
+    if (!x->handle || !bytes || !TESS_CAN(tess_offload_ops, x->ops, store_deregister))
+        return TESS_OK;
+    tess_status status = x->ops->store_register(x->handle, memory, bytes, &e);
+    x->registered = status == TESS_OK;
+    return status && status != TESS_E_UNSUPPORTED ? failed(x, status, &e) : TESS_OK;
 }
 
 tess_status tess__offload_post(tess__offload_store *x, uint32_t op, const void *at, void *memory, uint64_t bytes,

@@ -15,12 +15,16 @@ typedef struct {
     const char *name;   /* the plugin's, for messages */
     tess_store *handle; /* null: there is none */
     atomic_int failed;  /* a request of it did, since it was made */
+    int registered;     /* it knows the memory of a step */
 } tess__offload_store;
 
 /** Makes a store of `config`; `*obtained` as the plugin measures it. */
 tess_status tess__offload_open(tess__offload_store *, const tess__setup *, const tess_store_config *config,
                                uint64_t *obtained);
 void tess__offload_close(tess__offload_store *); /* none is fine */
+/** Says where a step's requests lie, until the next call or the end: nowhere, with 0 bytes. A store that does not want to
+ * know, or cannot prepare that memory, does without. */
+tess_status tess__offload_memory(tess__offload_store *, void *memory, uint64_t bytes);
 /** Begins to read or write (TESS_STORE_…) `bytes` bytes at the store's address `at`. */
 tess_status tess__offload_post(tess__offload_store *, uint32_t op, const void *at, void *memory, uint64_t bytes,
                                tess_request **out);

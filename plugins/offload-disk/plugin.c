@@ -139,6 +139,8 @@ static const tess_offload_ops ops = {
     .store_post = disk_store_post,
     .store_wait = disk_store_wait,
     .store_close = disk_store_close,
+    .store_register = disk_store_register,
+    .store_deregister = disk_store_deregister,
 };
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {

@@ -6,10 +6,14 @@
 #include <liburing.h>
 #include <stdlib.h>
 
+enum { PIECE = 1 << 29, MOST_PIECES = 1024 }; /* a registered buffer has at most 1 GiB, and old systems know so many */
+
 struct disk_ring {
     struct io_uring uring;
     disk_queue *queue;
-    int fixed; /* the file is registered */
+    char *memory;   /* registered in pieces, as long as it lasts; null: none. With the queue's lock, as bytes: */
+    uint64_t bytes; /* threads that hand requests over register it */
+    int fixed;      /* the file is registered */
     uint32_t depth, in_flight;
     struct {
         disk_block block;
@@ -48,17 +52,66 @@ void disk_ring_close(disk_ring *r) {
     free(r);
 }
 
-/* Asks for what is left of a block. There are as many entries as slots. */
-static void ask(disk_ring *r, uint32_t slot) {
-    const disk_block *b = &r->slots[slot].block;
-    uint64_t done = r->slots[slot].done;
-    struct io_uring_sqe *e = io_uring_get_sqe(&r->uring);
+/* ---- memory that is known ---- */
+
+static void note_memory(disk_ring *r, char *memory, uint64_t bytes) {
+    pthread_mutex_lock(&r->queue->lock);
+    r->memory = memory;
+    r->bytes = bytes;
+    pthread_mutex_unlock(&r->queue->lock);
+}
+
+int disk_ring_register(disk_ring *r, void *memory, uint64_t bytes) {
+    uint64_t n = (bytes + PIECE - 1) / PIECE;
+    struct iovec *piece = n && n <= MOST_PIECES ? calloc(n, sizeof *piece) : NULL;
+    if (!piece)
+        return n && n <= MOST_PIECES ? ENOMEM : EOVERFLOW;
+    for (uint64_t i = 0; i < n; i++)
+        piece[i] = (struct iovec){ (char *)memory + i * PIECE, i + 1 < n ? PIECE : bytes - i * PIECE };
+    int failed = -io_uring_register_buffers(&r->uring, piece, (unsigned)n);
+    free(piece);
+    if (!failed)
+        note_memory(r, memory, bytes);
+    return failed;
+}
+
+void disk_ring_deregister(disk_ring *r) {
+    if (!r)
+        return;
+    note_memory(r, NULL, 0);
+    io_uring_unregister_buffers(&r->uring);
+}
+
+/* The piece that holds all of these bytes, or -1. */
+static int piece_of(disk_ring *r, const char *memory, uint64_t bytes) {
+    pthread_mutex_lock(&r->queue->lock);
+    uint64_t at = (uint64_t)((uintptr_t)memory - (uintptr_t)r->memory);
+    int within = r->memory && at < r->bytes && bytes <= r->bytes - at && at / PIECE == (at + bytes - 1) / PIECE;
+    pthread_mutex_unlock(&r->queue->lock);
+    return within ? (int)(at / PIECE) : -1;
+}
+
+/* ---- blocks ---- */
+
+static void prepare(disk_ring *r, struct io_uring_sqe *e, const disk_block *b, uint64_t done) {
     int fd = r->fixed ? 0 : r->queue->file->fd;
     unsigned bytes = (unsigned)(b->bytes - done);
-    if (b->op == TESS_STORE_READ)
-        io_uring_prep_read(e, fd, b->memory + done, bytes, b->at + done);
+    char *memory = b->memory + done;
+    int piece = piece_of(r, memory, bytes), read = b->op == TESS_STORE_READ;
+    if (piece >= 0 && read)
+        io_uring_prep_read_fixed(e, fd, memory, bytes, b->at + done, piece);
+    else if (piece >= 0)
+        io_uring_prep_write_fixed(e, fd, memory, bytes, b->at + done, piece);
+    else if (read)
+        io_uring_prep_read(e, fd, memory, bytes, b->at + done);
     else
-        io_uring_prep_write(e, fd, b->memory + done, bytes, b->at + done);
+        io_uring_prep_write(e, fd, memory, bytes, b->at + done);
+}
+
+/* Asks for what is left of a block. There are as many entries as slots. */
+static void ask(disk_ring *r, uint32_t slot) {
+    struct io_uring_sqe *e = io_uring_get_sqe(&r->uring);
+    prepare(r, e, &r->slots[slot].block, r->slots[slot].done);
     if (r->fixed)
         e->flags |= IOSQE_FIXED_FILE;
     e->user_data = slot;

@@ -10,4 +10,8 @@ typedef struct disk_ring disk_ring;
 int disk_ring_open(disk_ring **, disk_queue *, uint32_t depth);
 void disk_ring_work(disk_ring *);  /* on its own thread, until the store closes and all blocks have ended */
 void disk_ring_close(disk_ring *); /* null is fine */
+/** Registers memory, so that the system does not look its pages up for each block; returns the system's error, as where a
+ * limit of locked memory is reached. Blocks elsewhere are moved as before. */
+int disk_ring_register(disk_ring *, void *memory, uint64_t bytes);
+void disk_ring_deregister(disk_ring *);
 #endif

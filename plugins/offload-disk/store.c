@@ -12,6 +12,8 @@ struct tess_store {
     uint64_t bytes;  /* that requests may reach */
     char *bounce;
     pthread_mutex_t bouncing; /* one request at a time goes there */
+    const tess_host *host;
+    int says; /* whether this rank speaks for those of its host */
     uint32_t n_threads;
     pthread_t thread[];
 };
@@ -98,12 +100,28 @@ tess_status disk_store_wait(tess_store *x, tess_request *r, tess_error *error) {
     return disk_request_wait(&x->queue, r, error);
 }
 
+tess_status disk_store_register(tess_store *x, void *memory, uint64_t bytes, tess_error *error) {
+    int failed = x->ring ? disk_ring_register(x->ring, memory, bytes) : ENOSYS;
+    if (failed && x->ring && x->says)
+        kit_log(x->host, 2, "offload disk", "memory of %llu bytes is not registered with io_uring: %s",
+                (unsigned long long)bytes, strerror(failed));
+    x->says &= !failed || !x->ring; /* once */
+    return failed ? tess_plugin_fail(error, TESS_E_UNSUPPORTED, "the memory is not registered: %s", strerror(failed))
+                  : TESS_OK;
+}
+
+void disk_store_deregister(tess_store *x) {
+    disk_ring_deregister(x->ring);
+}
+
 /* Divides the memory that place asked for: first for what bounces, then for sums. No request reaches bytes beyond the
  * regions. */
 static tess_status use_memory(tess_store *x, const disk_settings *s, const tess_store_config *c, tess_error *error) {
     if (c->memory_bytes < DISK_BOUNCE)
         return tess_plugin_fail(error, TESS_E_INVALID, "a store needs %d bytes of memory, and %llu are given",
                                 DISK_BOUNCE, (unsigned long long)c->memory_bytes);
+    x->host = s->host;
+    x->says = c->local_rank == 0;
     x->bytes = c->bytes;
     x->bounce = c->memory;
     if (!s->verify)

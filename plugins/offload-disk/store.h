@@ -59,4 +59,6 @@ tess_status disk_store_open(const disk_settings *, const tess_store_config *, te
 tess_status disk_store_post(tess_store *, const tess_store_io *, tess_request **out, tess_error *);
 tess_status disk_store_wait(tess_store *, tess_request *, tess_error *);
 void disk_store_close(tess_store *);
+tess_status disk_store_register(tess_store *, void *memory, uint64_t bytes, tess_error *);
+void disk_store_deregister(tess_store *);
 #endif

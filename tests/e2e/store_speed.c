@@ -109,6 +109,9 @@ int main(int argc, char **argv) {
         return 4;
     memset(memory, 7, depth * BLOCK);
     check(ops->store_open(ctx, &c, &store, &obtained, &e), &e, "store");
+    if (TESS_CAN(tess_offload_ops, ops, store_deregister) && /* as the core does */
+        ops->store_register(store, memory, depth * BLOCK, &e) == TESS_E_UNSUPPORTED)
+        fprintf(stderr, "store_speed: %s\n", e.message);
     double writes = move(ops, store, TESS_STORE_WRITE, blocks, depth, memory);
     printf("%.0f %.0f\n", writes, move(ops, store, TESS_STORE_READ, blocks, depth, memory));
     ops->store_close(store);

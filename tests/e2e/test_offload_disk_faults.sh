@@ -69,6 +69,22 @@ goes_wrong() { # READ WRITE: the calls
   took=$(grep '"event":"step"' run.json | wc -l)
   [ "$took" = 40 ] || fail "slow disk: $took steps"
 }
+# What a step moves lies in registered memory. Only what is written before the first step does not. Where the system refuses that memory,
+# one line of the log says so, and requests lie where they did.
+memory_is_registered() {
+  # shellcheck disable=SC2086
+  expect 0 "$TESSERA" train $gpt --json=whole.json
+  want=$(digest whole.json)
+  fixed=$(calls ring_fixed)
+  [ "${fixed:-0}" -gt 0 ] && [ $((100 * fixed)) -ge $((98 * (reads + writes))) ] ||
+    fail "$fixed of $reads reads and $writes writes are in registered memory"
+  case="memory refused"
+  rm -f calls
+  # shellcheck disable=SC2086
+  expect 0 faulty TESSERA_LOG=info DISK_FAULT=broken DISK_FAULT_AT=1 DISK_FAULT_OF=ring_register DISK_FAULT_LOG="$PWD/calls" "$TESSERA" train $gpt $disk --json=run.json
+  [ "$(digest run.json)" = "$want" ] || fail "$case: another digest"
+  [ "$(wc -l < calls)" = 1 ] && [ "$(grep -c 'is not registered with io_uring: Input/output error' err)" = 1 ] || fail "$case: $(cat err)"
+}
 disk="--offload disk:files,all,io=uring"
 # shellcheck disable=SC2086
 expect 0 env TESSERA_LOG=warning "$TESSERA" train $gpt --steps 1 $disk
@@ -76,6 +92,7 @@ if grep -q 'no io_uring here' err; then
   echo "without io_uring: $(cat err)" # a kernel or a container forbids it, or liburing is not there
 else
   goes_wrong ring_read ring_write
+  memory_is_registered
 fi
 disk="--offload disk:files,io=threads"
 goes_wrong pread pwrite

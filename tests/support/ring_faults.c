@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A part of disk_faults.so: what goes wrong with reads and writes by io_uring, which DISK_FAULT_OF calls "ring_read"
  * and "ring_write". A request is cut before the system gets it; or its completion is changed before the program sees
- * it. */
+ * it. "ring_fixed" counts those in registered memory, and "ring_register" is the registration. */
 #define _GNU_SOURCE
 #include "disk_faults.h"
 
@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 typedef int (*submit_fn)(struct io_uring *, unsigned);
+typedef int (*register_fn)(struct io_uring *, const struct iovec *, unsigned);
 
 static const char *call_of(const struct io_uring_sqe *e) {
     return e->opcode == IORING_OP_READ || e->opcode == IORING_OP_READ_FIXED     ? "ring_read"
@@ -24,6 +25,8 @@ static const char *find_fault(struct io_uring *ring, __u64 *of) {
     for (unsigned i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++) {
         struct io_uring_sqe *e = &ring->sq.sqes[i & ring->sq.ring_mask];
         const char *fault = disk_fault_of(call_of(e));
+        if (e->opcode == IORING_OP_READ_FIXED || e->opcode == IORING_OP_WRITE_FIXED)
+            disk_fault_of("ring_fixed");
         if (fault && strcmp(fault, "short") == 0) {
             e->len = e->len / 2 / DISK_SECTOR * DISK_SECTOR;
         } else if (fault) {
@@ -43,10 +46,23 @@ static struct io_uring_cqe *completion_of(struct io_uring *ring, __u64 user_data
 }
 
 /* The plugin's library is not in the global scope, where RTLD_NEXT would look. */
+static void *in_liburing(const char *name) {
+    return dlsym(dlopen("liburing.so.2", RTLD_NOW | RTLD_NOLOAD), name);
+}
+
+__attribute__((visibility("default"))) int io_uring_register_buffers(struct io_uring *ring, const struct iovec *of,
+                                                                     unsigned n) {
+    static register_fn next;
+    const char *fault = disk_fault_of("ring_register");
+    if (!next)
+        *(void **)&next = in_liburing("io_uring_register_buffers");
+    return fault ? -disk_fault_errno(fault) : next(ring, of, n);
+}
+
 __attribute__((visibility("default"))) int io_uring_submit_and_wait(struct io_uring *ring, unsigned n) {
     static submit_fn next;
     if (!next)
-        *(void **)&next = dlsym(dlopen("liburing.so.2", RTLD_NOW | RTLD_NOLOAD), "io_uring_submit_and_wait");
+        *(void **)&next = in_liburing("io_uring_submit_and_wait");
     __u64 of = 0;
     const char *fault = find_fault(ring, &of);
     int result = next(ring, n);

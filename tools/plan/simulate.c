@@ -208,10 +208,6 @@ static tess_status wait_for_job(sim *s, int which, const tess__instr *in, int32_
 
 /* ---- how long things take ---- */
 
-static double over(double work_done, double rate) {
-    return work_done > 0 && rate > 0 ? work_done / rate : 0;
-}
-
 static double threads(const sim *s) {
     return s->in->machine->is_cpu ? s->in->threads : 1;
 }
@@ -220,7 +216,7 @@ static double threads(const sim *s) {
 static double kernel_seconds(const sim *s, int rate, double bytes) {
     const machine_desc *m = s->in->machine;
     double per = m->rate_bytes_per_second[rate] > 0 ? m->rate_bytes_per_second[rate] : m->memory_bytes_per_second;
-    return bytes > 0 ? over(bytes, per * threads(s)) + m->kernel_seconds : 0;
+    return bytes > 0 ? simulate_over(bytes, per * threads(s)) + m->kernel_seconds : 0;
 }
 
 static double scope_seconds(const sim *s, const tess__event *e) {
@@ -233,88 +229,6 @@ static double scope_seconds(const sim *s, const tess__event *e) {
 }
 
 /* ---- collectives ---- */
-
-static double share(int32_t ranks) {
-    return (double)(ranks - 1) / ranks;
-}
-
-static int same_case(const machine_collective *c, const char *comm, uint32_t op, int32_t ranks) {
-    return c->op == op && c->ranks == ranks && (!comm || strcmp(c->comm, comm) == 0);
-}
-
-/* Ranks nearest to `members` for which this operation was measured; 0: none. */
-static int32_t nearest_ranks(const machine_desc *m, const char *comm, uint32_t op, int32_t members) {
-    int32_t best = 0;
-    for (int32_t i = 0; i < m->n_collectives; i++) {
-        int32_t r = m->collectives[i].ranks;
-        if (same_case(&m->collectives[i], comm, op, r) && r > 1 && (!best || abs(r - members) < abs(best - members)))
-            best = r;
-    }
-    return best;
-}
-
-/* An all_to_all takes the times of an all_to_all_v, and the other way round, where only the other was measured. */
-static uint32_t measured_op(const machine_desc *m, const char *comm, uint32_t op) {
-    if ((op != TESS_ALL_TO_ALL && op != TESS_ALL_TO_ALL_V) || nearest_ranks(m, comm, op, 2))
-        return op;
-    return op == TESS_ALL_TO_ALL ? TESS_ALL_TO_ALL_V : TESS_ALL_TO_ALL;
-}
-
-/* Interpolates between measured sizes. Above the largest, time grows in proportion; below the smallest it stays. */
-static double interpolated_seconds(const machine_desc *m, const char *comm, uint32_t op, int32_t ranks, double bytes,
-                                   double *cpu) {
-    const machine_collective *below = NULL, *above = NULL;
-    for (int32_t i = 0; i < m->n_collectives; i++) {
-        const machine_collective *c = &m->collectives[i];
-        if (!same_case(c, comm, op, ranks))
-            continue;
-        if ((double)c->bytes <= bytes)
-            below = c;
-        else if (!above)
-            above = c;
-    }
-    if (!below || !above) {
-        const machine_collective *c = below ? below : above;
-        double times = below && c->bytes ? bytes / (double)c->bytes : 1;
-        *cpu = c->cpu_seconds * times;
-        return c->seconds * times;
-    }
-    double part = (bytes - (double)below->bytes) / (double)(above->bytes - below->bytes);
-    *cpu = below->cpu_seconds + part * (above->cpu_seconds - below->cpu_seconds);
-    return below->seconds + part * (above->seconds - below->seconds);
-}
-
-static double count_latencies(const machine_desc *m, int32_t members) {
-    return m->algorithm == MACHINE_RING ? members - 1 : m->algorithm == MACHINE_TREE ? ceil(log2(members)) : 1;
-}
-
-static double described_seconds(const machine_desc *m, uint32_t op, int32_t members, int32_t per_node, double bytes) {
-    int crosses = per_node < members;
-    const machine_link *far = crosses ? &m->across : &m->within;
-    double moved = bytes * share(members), times = op == TESS_ALL_REDUCE ? 2 : 1;
-    double seconds = per_node > 1 ? over(moved, m->within.bytes_per_second) : 0;
-    double between = crosses ? over(moved, m->across.bytes_per_second * per_node) : 0;
-    seconds = between > seconds ? between : seconds; /* pipelined: the narrower level counts */
-    return m->collective_seconds + times * (seconds + count_latencies(m, members) * far->latency_seconds);
-}
-
-double simulate_collective(const machine_desc *m, const char *comm, uint32_t op, int32_t members, int32_t per_node,
-                           uint64_t bytes, double *cpu_seconds) {
-    double cpu = 0, seconds;
-    op = measured_op(m, comm, op);
-    int32_t ranks = members > 1 ? nearest_ranks(m, comm, op, members) : 0;
-    if (members <= 1)
-        seconds = 0;
-    else if (ranks) /* scales by the bytes that one rank receives */
-        seconds = interpolated_seconds(m, comm, op, ranks, (double)bytes * share(members) / share(ranks), &cpu);
-    else
-        seconds = described_seconds(m, op, members, per_node, (double)bytes);
-    if (m->is_cpu && !ranks) /* without a measurement it keeps one core busy */
-        cpu = seconds;
-    if (cpu_seconds)
-        *cpu_seconds = cpu;
-    return seconds;
-}
 
 /* Shard groups are ranks in a row, replica groups every shard_ranks-th one; of a mesh every stride-th one of those. */
 static int32_t per_node(const sim *s, int32_t members, int32_t stride) {
@@ -334,7 +248,7 @@ static int line_of(const sim *s, int which) {
 static uint64_t collective_bytes(const sim *s, const tess__instr *in, const tess__planned_collective *c) {
     int parts = c->op == TESS_ALL_GATHER || c->op == TESS_REDUCE_SCATTER || c->op == TESS_ALL_TO_ALL;
     if (c->op == TESS_ALL_TO_ALL_V && c->members > 1)
-        return (uint64_t)((double)s->in->layout->groups[in->index].moved_elems * 4 / share(c->members));
+        return (uint64_t)((double)s->in->layout->groups[in->index].moved_elems * 4 / simulate_share(c->members));
     return c->count * tess_dtype_bytes(c->send_dtype) * (uint64_t)(parts ? c->members : 1);
 }
 
@@ -358,8 +272,8 @@ static tess_status gather_group(sim *s, const tess__instr *in) {
     double cast = simulate_cast_bytes(group, TESS__GATHER);
     double stored = simulate_disk_seconds(s->in, simulate_stored_params(group)); /* read where the shard is cast */
     if (in->flags & TESS__ASYNC)
-        return post_job(s, UP, TESS__TRACK_UP, in, stored + over(cast / 2, s->in->machine->up_bytes_per_second), 1,
-                        &s->fetched[g]);
+        return post_job(s, UP, TESS__TRACK_UP, in,
+                        stored + simulate_over(cast / 2, s->in->machine->up_bytes_per_second), 1, &s->fetched[g]);
     if (!group->low_copy || group->param_rest.domain == TESS_DOMAIN_HOST)
         TRY(run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_COPY, cast) + (s->staged[g] ? stored : 0)));
     return ranks == 1 ? TESS_OK : post_collective(s, in, &s->gather[g]);
@@ -372,8 +286,9 @@ static tess_status reduce_group(sim *s, const tess__instr *in) {
     double bytes = (double)tess_dtype_span(c->send_dtype, group->shard_elems),
            alone = bytes + (double)group->shard_elems * 4;
     if (in->flags & TESS__ASYNC)
-        return post_job(s, DOWN, TESS__TRACK_DOWN, in, over(bytes, s->in->machine->down_bytes_per_second * threads(s)),
-                        threads(s), &s->on_host[g]);
+        return post_job(s, DOWN, TESS__TRACK_DOWN, in,
+                        simulate_over(bytes, s->in->machine->down_bytes_per_second * threads(s)), threads(s),
+                        &s->on_host[g]);
     if (ranks == 1)
         return run_work(s, in, NULL, kernel_seconds(s, MACHINE_RATE_SUM, alone));
     return post_collective(s, in, &s->reduce[g]);
@@ -387,8 +302,9 @@ static double sum_bytes(const sim *s, const tess__group *g) {
 static tess_status on_shard(sim *s, const tess__instr *in, int rate, double bytes) {
     if (!(in->flags & TESS__ASYNC))
         return run_work(s, in, NULL, kernel_seconds(s, rate, bytes));
-    return post_job(s, DOWN, TESS__TRACK_HOST, in, over(bytes, s->in->machine->host_bytes_per_second * threads(s)),
-                    threads(s), &s->on_host[in->index]);
+    return post_job(s, DOWN, TESS__TRACK_HOST, in,
+                    simulate_over(bytes, s->in->machine->host_bytes_per_second * threads(s)), threads(s),
+                    &s->on_host[in->index]);
 }
 
 static tess_status move_group(sim *s, const tess__instr *in) {
@@ -396,7 +312,7 @@ static tess_status move_group(sim *s, const tess__instr *in) {
     const tess_block_options *o = &s->in->model->blocks[in->index].options;
     int output = in->flags & TESS__OUTPUTS ? 1 : 0, back = in->op == TESS__RELOAD;
     double bytes = (double)(output ? o->output_bytes : o->saved_bytes);
-    double seconds = over(bytes, back ? m->up_bytes_per_second : m->down_bytes_per_second * threads(s));
+    double seconds = simulate_over(bytes, back ? m->up_bytes_per_second : m->down_bytes_per_second * threads(s));
     return post_job(s, back ? UP : DOWN, back ? TESS__TRACK_UP : TESS__TRACK_DOWN, in, seconds, back ? 1 : threads(s),
                     back ? &s->reload[output][in->index] : &s->offload[output][in->index]);
 }
@@ -405,7 +321,7 @@ static tess_status fetch_group(sim *s, const tess__instr *in) {
     const tess__group *group = &s->in->layout->groups[in->index];
     double bytes = simulate_cast_bytes(group, TESS__GATHER) / 2; /* cast on the way */
     double stored = simulate_disk_seconds(s->in, simulate_stored_params(group));
-    return post_job(s, UP, TESS__TRACK_UP, in, stored + over(bytes, s->in->machine->up_bytes_per_second), 1,
+    return post_job(s, UP, TESS__TRACK_UP, in, stored + simulate_over(bytes, s->in->machine->up_bytes_per_second), 1,
                     &s->fetched[in->index]);
 }
 
@@ -469,7 +385,7 @@ static tess_status matrices_instr(sim *s, const tess__instr *in) {
     switch (in->op) {
     case TESS__COLLECT: return post_collective(s, in, &s->gather[in->index]);
     case TESS__COLLECT_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD), in, &s->gather[in->index]);
-    case TESS__MATRIX: return run_work(s, in, NULL, over(2.0 * 5 * 3 * most, rate));
+    case TESS__MATRIX: return run_work(s, in, NULL, simulate_over(2.0 * 5 * 3 * most, rate));
     case TESS__RETURN: return post_collective(s, in, &s->reduce[in->index]);
     case TESS__RETURN_WAIT: return wait_for_job(s, line_of(s, TESS__SHARD_SUMS), in, &s->reduce[in->index]);
     default:

@@ -43,6 +43,14 @@ void simulated_free(simulated_step *);
  * `cpu_seconds`, or null: what it takes of the rank's cores. */
 double simulate_collective(const machine_desc *, const char *comm, uint32_t op, int32_t members, int32_t per_node,
                            uint64_t bytes, double *cpu_seconds);
+/** Seconds that work takes at a rate; 0 where either is 0. */
+static inline double simulate_over(double work_done, double rate) {
+    return work_done > 0 && rate > 0 ? work_done / rate : 0;
+}
+/** What a rank receives of the bytes that a group has: all but its own part. */
+static inline double simulate_share(int32_t ranks) {
+    return (double)(ranks - 1) / ranks;
+}
 /** One call of a scope that has costs; `back`: of its backward. */
 double simulate_call_seconds(const simulation *, int32_t scope, int back);
 /** The share of its forward that the block's backward makes again by itself; 0 for a block of -1. */

@@ -48,7 +48,7 @@ extern "C" {
 #endif
 
 #define TESS_ABI_MAJOR 1
-#define TESS_ABI_MINOR 3 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 4 /* append-only; a break makes new *_v2 symbols */
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
 #define TESS_CAN(type, table, slot) (TESS_HAS(type, table, slot) && (table)->slot)
@@ -619,6 +619,13 @@ typedef struct {
     tess_status (*store_wait)(tess_store *, tess_request *, tess_error *);
     /* Waits for all requests under way, and gives the store's bytes back. Nothing is left of it, nor after a kill. */
     void (*store_close)(tess_store *);
+    /* Since 1.4, beside those four: both or none. Says that what a step moves lies in this memory, so that the store may prepare
+     * it once, as devices and kernels like. Blocking; not within a step; one memory at a time, which ends at store_deregister
+     * or store_close, before the memory is freed. Requests may lie elsewhere all the same. TESS_E_UNSUPPORTED is no failure:
+     * the store does without. Default: it does. */
+    tess_status (*store_register)(tess_store *, void *memory, uint64_t bytes, tess_error *);
+    /* Ends that; no request is under way there. Required beside store_register. */
+    void (*store_deregister)(tess_store *);
 } tess_offload_ops;
 
 /* ---- optimizer: what a step makes of a parameter; the core moves, plans and times ----------------- */
@@ -761,7 +768,7 @@ TESS_PIN(tess_plan_result, 32, peak_device_bytes, 8, step_ns, 24);
 TESS_PIN(tess_wrap_ops, 24, close, 8, assign, 16);
 TESS_PIN(tess_region, 40, unit, 16, bytes, 32);
 TESS_PIN(tess_placement, 32, rest, 4, pinned_bytes, 24);
-TESS_PIN(tess_offload_ops, 56, close, 8, store_close, 48);
+TESS_PIN(tess_offload_ops, 72, close, 8, store_deregister, 64);
 TESS_PIN(tess_store_config, 48, rank, 8, memory_bytes, 40);
 TESS_PIN(tess_store_io, 32, at, 8, memory, 24);
 TESS_PIN(tess_state, 40, every, 4, name, 8);

@@ -86,6 +86,11 @@ static void store_close(tess_store *s) {
     (void)s;
 }
 
+static tess_status store_register(tess_store *s, void *memory, uint64_t bytes, tess_error *e) {
+    (void)s, (void)memory, (void)bytes, (void)e;
+    return TESS_E_UNSUPPORTED;
+}
+
 static const tess_offload_ops plain = { .struct_size = sizeof plain,
                                         .abi_major = TESS_ABI_MAJOR,
                                         .abi_minor = TESS_ABI_MINOR,
@@ -99,7 +104,9 @@ static const tess_offload_ops storing = { .struct_size = sizeof storing,
                                           .store_open = store_open,
                                           .store_post = store_post,
                                           .store_wait = store_wait,
-                                          .store_close = store_close };
+                                          .store_close = store_close,
+                                          .store_register = store_register,
+                                          .store_deregister = store_close };
 
 static tess__plugin *made(const char *name, const tess_offload_ops *ops, partial *x) {
     tess__plugin *p = calloc(1, sizeof *p);
@@ -173,6 +180,8 @@ static void test_joined__the_store_is_of_the_one_that_has_it(void **state) {
         assert_ptr_equal(ops->store_post, store_post);
         assert_ptr_equal(ops->store_wait, store_wait);
         assert_ptr_equal(ops->store_close, store_close);
+        assert_ptr_equal(ops->store_register, store_register);
+        assert_ptr_equal(ops->store_deregister, store_close);
         tess__plugin_close(p);
     }
 }

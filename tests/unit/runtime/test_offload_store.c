@@ -16,6 +16,9 @@ static struct {
     int opened, posted, waited, closed;
     tess_store_io io;
     uint64_t obtained;
+    void *memory;
+    uint64_t bytes;
+    int registered, deregistered;
 } plugin;
 static char a_store, a_request, a_ctx;
 static const tess_store_config config = { .struct_size = sizeof config, .bytes = 4096 };
@@ -58,9 +61,29 @@ static void store_close(tess_store *s) {
     assert_ptr_equal(s, &a_store);
 }
 
-static const tess_offload_ops ops = {
-    .store_open = store_open, .store_post = store_post, .store_wait = store_wait, .store_close = store_close
-};
+static tess_status store_register(tess_store *s, void *memory, uint64_t bytes, tess_error *e) {
+    assert_ptr_equal(s, &a_store);
+    assert_false(plugin.registered); /* one at a time */
+    plugin.memory = memory;
+    plugin.bytes = bytes;
+    plugin.registered = plugin.answer == TESS_OK;
+    return answer(e);
+}
+
+static void store_deregister(tess_store *s) {
+    assert_ptr_equal(s, &a_store);
+    assert_true(plugin.registered);
+    plugin.registered = 0;
+    plugin.deregistered++;
+}
+
+static const tess_offload_ops ops = { .struct_size = sizeof ops,
+                                      .store_open = store_open,
+                                      .store_post = store_post,
+                                      .store_wait = store_wait,
+                                      .store_close = store_close,
+                                      .store_register = store_register,
+                                      .store_deregister = store_deregister };
 static const tess__setup setup = { .offload = &ops, .offload_ctx = &a_ctx, .offload_name = "paper" };
 
 static tess__offload_store opened(void) {
@@ -143,6 +166,41 @@ static void test_offload_store__a_request_is_waited_for_once_whatever_it_says(vo
     tess__offload_close(&x);
 }
 
+/* A store that cannot prepare the memory does without; one whose table ends before those slots is not asked. */
+static void test_offload_store__it_knows_one_memory_at_a_time(void **state) {
+    (void)state;
+    tess__offload_store x = opened(), none = { .ops = &ops };
+    char step[64], larger[128];
+    assert_int_equal(tess__offload_memory(&none, step, sizeof step), TESS_OK);
+    assert_int_equal(tess__offload_memory(&x, NULL, 0), TESS_OK);
+    assert_null(plugin.memory);
+    assert_int_equal(tess__offload_memory(&x, step, sizeof step), TESS_OK);
+    assert_true(plugin.registered && plugin.memory == step && plugin.bytes == sizeof step);
+    assert_int_equal(tess__offload_memory(&x, larger, sizeof larger), TESS_OK);
+    assert_true(plugin.registered && plugin.memory == larger && plugin.deregistered == 1);
+    assert_int_equal(tess__offload_memory(&x, NULL, 0), TESS_OK);
+    assert_true(!plugin.registered && plugin.deregistered == 2);
+    answers(TESS_E_UNSUPPORTED, "there is a limit");
+    assert_int_equal(tess__offload_memory(&x, step, sizeof step), TESS_OK);
+    assert_int_equal(tess__offload_memory(&x, NULL, 0), TESS_OK);
+    assert_int_equal(plugin.deregistered, 2);
+    answers(TESS_E_SYSTEM, "the desk is gone");
+    assert_int_equal(tess__offload_memory(&x, step, sizeof step), TESS_E_SYSTEM);
+    assert_string_equal(tess_last_error(), "offload paper: the desk is gone");
+    answers(TESS_OK, NULL);
+    assert_int_equal(tess__offload_memory(&x, step, sizeof step), TESS_OK);
+    tess__offload_close(&x); /* which ends it */
+    assert_int_equal(tess__offload_memory(&x, NULL, 0), TESS_OK);
+    assert_int_equal(plugin.deregistered, 2);
+    x = opened();
+    tess_offload_ops older = ops;
+    older.struct_size = offsetof(tess_offload_ops, store_register);
+    x.ops = &older;
+    assert_int_equal(tess__offload_memory(&x, step, sizeof step), TESS_OK);
+    assert_null(plugin.memory);
+    tess__offload_close(&x);
+}
+
 static void test_offload_store__what_runs_posts_and_waits(void **state) {
     (void)state;
     tess__offload_store x = opened();
@@ -165,6 +223,7 @@ int main(void) {
         cmocka_unit_test(test_offload_store__one_that_does_not_open_is_none),
         cmocka_unit_test(test_offload_store__a_request_says_where_and_how_much),
         cmocka_unit_test(test_offload_store__a_request_is_waited_for_once_whatever_it_says),
+        cmocka_unit_test(test_offload_store__it_knows_one_memory_at_a_time),
         cmocka_unit_test(test_offload_store__what_runs_posts_and_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

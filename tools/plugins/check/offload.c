@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Checks where an offload plugin places regions. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -320,6 +321,77 @@ static void store_takes_any_bytes(check *c) {
     close_store(&x);
 }
 
+/* What a step moves lies in memory that the store was told of; what others move does not. Told again of larger memory,
+ * as when a pass takes more than planned, it forgets the first. */
+static void store_knows_memory(check *c) {
+    stored x;
+    if (!open_store(c, &x))
+        check_skip(c, "nothing rests in a store");
+    if (!TESS_CAN(tess_offload_ops, ops, store_deregister)) {
+        close_store(&x);
+        check_skip(c, "the store has no store_register");
+    }
+    for (int round = 0; round < 3; round++) {
+        tess_error e = { .struct_size = sizeof e };
+        check_doing(c, "store_register");
+        tess_status s = ops->store_register(x.store, x.data, (uint64_t)(round + 1) * LARGE, &e);
+        check_doing(c, "");
+        check_that(c, s == TESS_OK || s == TESS_E_UNSUPPORTED, "store_register gave %s: %s", check_status(s),
+                   e.message);
+        for (uint64_t i = 0; i < 2 * (uint64_t)LARGE; i++)
+            x.data[i] = byte_of(i, round);
+        move(c, &x, TESS_STORE_WRITE, 0, x.data, 2 * (uint64_t)LARGE); /* from within, and in round 0 from beyond */
+        memset(x.data, 0, REQUESTS * (size_t)LARGE);
+        move(c, &x, TESS_STORE_READ, 0, x.data, LARGE);
+        move(c, &x, TESS_STORE_READ, LARGE, x.data + (size_t)3 * LARGE, LARGE);
+        expect_bytes(c, x.data, 0, LARGE, round, "in memory that it knows");
+        expect_bytes(c, x.data + (size_t)3 * LARGE, LARGE, LARGE, round, "in memory beyond it");
+        if (s == TESS_OK && round < 2)
+            ops->store_deregister(x.store);
+    }
+    close_store(&x);
+}
+
+typedef struct {
+    check *c;
+    const stored *x;
+    int which;
+} poster;
+
+static void *post_beside(void *arg) {
+    const poster *p = arg;
+    uint64_t at = (uint64_t)p->which * LARGE;
+    char *data = p->x->data + at;
+    for (int round = 0; round < 8; round++) {
+        for (uint64_t i = 0; i < LARGE; i++)
+            data[i] = byte_of(at + i, round);
+        move(p->c, p->x, TESS_STORE_WRITE, at, data, LARGE);
+        memset(data, 0, LARGE);
+        move(p->c, p->x, TESS_STORE_READ, at, data, LARGE);
+        expect_bytes(p->c, data, at, LARGE, round, "what one of several threads wrote");
+    }
+    return NULL;
+}
+
+/* The engine's thread reads ahead while the lane that has stepped writes. */
+static void store_takes_threads(check *c) {
+    stored x;
+    pthread_t thread[REQUESTS];
+    poster p[REQUESTS];
+    if (!open_store(c, &x))
+        check_skip(c, "nothing rests in a store");
+    int n = 0;
+    for (int i = 0; i < REQUESTS; i++, n++) {
+        p[i] = (poster){ c, &x, i };
+        if (pthread_create(&thread[i], NULL, post_beside, &p[i]))
+            break;
+    }
+    for (int i = 0; i < n; i++)
+        pthread_join(thread[i], NULL);
+    check_that(c, n == REQUESTS, "no thread can be started");
+    close_store(&x);
+}
+
 const check_case check_cases_offload[] = {
     { "place_is_pure", 1, place_is_pure, 0, 0 },
     { "sizes_fit", 1, sizes_fit, 0, 0 },
@@ -328,5 +400,7 @@ const check_case check_cases_offload[] = {
     { "store_is_zero_at_first", 1, store_is_zero_at_first, 0, 0 },
     { "store_keeps_bytes", 2, store_keeps_bytes, 0, 0 },
     { "store_takes_any_bytes", 1, store_takes_any_bytes, 0, 0 },
+    { "store_knows_memory", 1, store_knows_memory, 0, 0 },
+    { "store_takes_threads", 1, store_takes_threads, 0, 0 },
     { 0 },
 };
