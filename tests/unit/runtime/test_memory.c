@@ -25,7 +25,9 @@ static struct {
     tess_status describe, fill;
     int nodes_asked, syncs, tables, no_table; /* no_table: the n-th from now is not there */
     tess_store_config store;
-    int stores;
+    int stores, tells;
+    const void *told; /* where a step's requests lie, as the store was told */
+    uint64_t told_bytes;
     uint64_t held_least;
     char name_asked[32];
 } world;
@@ -166,14 +168,27 @@ static tess_status open_store(tess__offload_store *s, const tess__setup *u, cons
     *out = k->bytes + KIB;
     return k->bytes > 20 * KIB ? tess__fail(TESS_E_SYSTEM, "the disk is full") : TESS_OK;
 }
+static tess_status tell(tess__offload_store *s, const void *memory, uint64_t bytes) {
+    assert_true(s == &m.store && (!memory) == (bytes == 0));
+    world.told = memory;
+    world.told_bytes = bytes;
+    world.tells++;
+    return TESS_OK;
+}
 #define calloc get_table
 #define free give_table
 #define tess__offload_open open_store
+#define tess__offload_memory tell
 #define tess__offload_close(s) ((void)world.stores--)
 #define tess__numa_nearest nearest
 #define tess__measure(p, needs, program, saved, in, role, index) ((void)(program), measured(role, index, in))
 #define tess__streams_sync(s) (world.syncs++, TESS_OK)
 #define tess__held_ask ask
+/* As in a build that does not check accesses, whatever this one is: the test looks at what no buffer holds. */
+#define TESS_POISON_H
+enum { TESS__CHECKING = 0 };
+#define tess__poison(at, bytes) ((void)(at), (void)(bytes))
+#define tess__unpoison(at, bytes) ((void)(at), (void)(bytes))
 #include "core/runtime/memory.c"
 #undef calloc
 #undef free
@@ -422,7 +437,17 @@ static void test_memory__a_store_is_opened_for_what_may_be_under_way(void **stat
     assert_true(a->memory.mem == TESS__MEM_STORE && a->memory.bytes == 17 * KIB && !a->comm && !a->shared);
     assert_true(m.obtained[TESS_DOMAIN_DISK] == 17 * KIB && m.arena_bytes[TESS_DOMAIN_DISK][1] == 17 * KIB);
     assert_int_equal(world.stores, 1);
+    const tess__arena *moves = &m.arenas[TESS_DOMAIN_HOST][TESS__STEP];
+    assert_true(world.told == moves->memory.ptr && world.told_bytes == 10 * KIB && world.told);
+    plan.programs[0].step_bytes[TESS_DOMAIN_DEVICE] = 9 * KIB; /* it hears nothing of the device's */
+    world.tells = 0;
+    assert_int_equal(tess__step_arena_grow(&m), TESS_OK);
+    assert_int_equal(world.tells, 0);
+    plan.programs[0].step_bytes[TESS_DOMAIN_HOST] = 11 * KIB;
+    assert_int_equal(tess__step_arena_grow(&m), TESS_OK); /* of the old one's end, and of the new one */
+    assert_true(world.tells == 2 && world.told == moves->memory.ptr && world.told_bytes == 12 * KIB);
     tess__memory_release(&m, 0);
+    assert_null(world.told);
     assert_true(!a->memory.ptr && !m.arena_bytes[TESS_DOMAIN_DISK][1]);
     end();
     begin(TESS_MEM_HOST);
