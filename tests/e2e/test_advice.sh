@@ -66,6 +66,11 @@ if [ $network = 1 ]; then
   TESSERA_WRAP=none model 2 70 gpt $small
   # shellcheck disable=SC2086
   TESSERA_STRATEGY=grad_op TESSERA_SYNC=end model 2 85 gpt $small --accum 2
+  # What an optimizer of matrices or blocks holds is in each alternative's plan.
+  for optimizer in muon adamw8bit; do
+    # shellcheck disable=SC2086
+    [ ! -e "$BUILD/plugins/libtessera-optimizer-$optimizer.so" ] || model 2 80 gpt $small --optimizer $optimizer
+  done
 fi
 
 # hooks: the same message from the program itself, and no word of activations, which are its own

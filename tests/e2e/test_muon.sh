@@ -107,6 +107,37 @@ done
 # Where matrices are the peak, their category says so.
 "$TESSERA" plan mnist --optimizer muon --ranks 1 > out
 grep -q '^  optimizer scratch  *[0-9.]* [KM]iB' out || fail "no line of the scratch: $(head -20 out)"
+# The plan says who owns which: unit by unit, the most work first, to the rank that has the least so far, the lowest of such.
+for w in 1 3 8; do
+  "$TESSERA" plan gpt --optimizer muon --ranks $w --json > out 2> err || fail "plan: $(cat err)"
+  tail -n 1 out | grep -o '{"parameter":"[^}]*}' | sed 's/[^a-z0-9_.,:]//g; s/[a-z]*://g; s/,/ /g' > owned
+  # NAME UNIT WORK OWNER, of which all but the last are given
+  awk -v w=$w '{ n = NR; name[n] = $1; unit[n] = substr($1, 1, 3); work[n] = $3 * $4 * ($3 < $4 ? $3 : $4); given[n] = $5 }
+    END { for (first = 1; first <= n; first = last + 1) {
+        for (last = first; last < n && unit[last + 1] == unit[first]; last++) ;
+        for (k = first; k <= last; k++) {
+          for (i = best = first; i <= last; i++) if (!done[i] && (done[best] || work[i] > work[best])) best = i
+          for (r = least = 0; r < w; r++) if (load[r] + 0 < load[least] + 0) least = r
+          done[best] = 1; load[least] += work[best]; all += work[best]
+          if (given[best] != least) { print name[best], "is of", given[best], "not", least; bad = 1 } } }
+      for (r = 0; r < w; r++) if (load[r] > most) most = load[r]
+      printf "%.4f\n", most * w / all; exit bad || n != 16 }' owned > ruled || fail "owners on $w ranks: $(cat ruled owned)"
+  share=$(tail -n 1 out | sed -n 's/.*"most_work":\([0-9.]*\).*/\1/p')
+  [ "$(printf %.4f "$share")" = "$(cat ruled)" ] || fail "$w ranks: most work $share, by the rule $(cat ruled)"
+  "$TESSERA" plan gpt --optimizer muon --ranks $w > out
+  grep -q "^whole matrices: 16, each on one of $w ranks\{0,1\}; the one with the most work has $(cat ruled) of an even share$" out ||
+    fail "no line of the owners: $(cat out)"
+done
+# Padding is what the buffers have beyond the elements; blocks add to it, and without matrices nothing is said of them.
+for optimizer in adamw adamw8bit; do
+  [ -e "$BUILD/plugins/libtessera-optimizer-adamw8bit.so" ] || break
+  "$TESSERA" plan gpt --optimizer $optimizer --ranks 3 --json > out 2> err
+  whole=$(sed -n 's/.*"event":"unit".*"elements":\([0-9]*\).*"unsharded_bytes":\([0-9]*\).*/\1 \2/p' out | awk '{ n += $2 / 4 - $1 } END { print n }')
+  [ "$(tail -n 1 out | sed -n 's/.*"padding_elements":\([0-9]*\).*/\1/p')" = "$whole" ] && ! grep -q '"matrices"' out ||
+    fail "$optimizer: padding is not $whole: $(tail -n 1 out)"
+  padding=${padding:+$padding,}$whole
+done
+[ -z "${padding:-}" ] || [ "${padding#*,}" -gt "${padding%,*}" ] || fail "blocks add no padding: $padding"
 # A device whose collectives do not reach the host's memory.
 # shellcheck disable=SC2086
 expect 0 "$TESSERA" plan $gpt --optimizer muon:scale=original,momentum=0.9,nesterov=no

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #ifndef TOOL_PLAN_AUDIT_H
 #define TOOL_PLAN_AUDIT_H
-#include "core/plan/plan.h"
+#include "core/readers/planned.h"
 #include "plan.h"
 
 /** Which blocks TESSERA_AUDIT has repeated: a line, or the members "audit_every" and "not_audited". Nothing without

@@ -9,6 +9,7 @@
 #include "core/readers/stated.h"
 #include "plan_at_peak.h"
 #include "plan_audit.h"
+#include "plan_matrices.h"
 #include "tools/support/progress.h"
 #include "tools/support/say.h"
 #include <tessera/inspect.h>
@@ -248,6 +249,7 @@ static void print_tables(FILE *out, const facts *f) {
     if (f->largest >= 0)
         fprintf(out, "the largest unit: %s, %s unsharded\n", f->largest_info.name,
                 tool_bytes_text(f->largest_info.unsharded_bytes, size));
+    plan_matrices_print(out, p);
     fprintf(out, "planned in %.1f ms\n", f->source->plan_seconds * 1e3);
     print_budget(out, f);
     print_advice(out, tess__advice_of(f->t));
@@ -340,6 +342,7 @@ static void put_plan(json_out *j, const facts *f) {
         json_uint(j, "bytes", f->largest_info.unsharded_bytes);
         json_object_end(j);
     }
+    plan_matrices_json(j, p);
     put_backend(j, f);
     plan_audit_json(j, p);
     put_budgets(j, f);
