@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "batch.h"
 
+#include <string.h>
+
 CUresult cuda_launch(const cuda_place *p, int kernel, const void *args, uint64_t blocks, unsigned threads) {
     void *params[] = { (void *)(uintptr_t)args };
     return p->device->cu->cuLaunchKernel(p->device->functions[kernel], (unsigned)blocks, 1, 1, threads, 1, 1, 0,
@@ -35,7 +37,9 @@ static CUresult launch_steps(cuda_batch *b) {
         blocks += share_of_blocks(b, k, all, CUDA_THREADS);
     }
     a->n_pieces = b->n, a->n_blocks = blocks;
-    return cuda_launch(&b->place, b->kernel, a, blocks, CUDA_THREADS);
+    CUresult r = cuda_launch(&b->place, b->kernel, a, blocks, CUDA_THREADS);
+    memset(a->pieces, 0, b->n * sizeof *a->pieces); /* so a smaller launch later names no memory of this one */
+    return r;
 }
 
 static CUresult launch_squares(cuda_batch *b) {
@@ -49,6 +53,7 @@ static CUresult launch_squares(cuda_batch *b) {
     }
     a->n_pieces = b->n, a->n_blocks = blocks;
     CUresult r = cuda_launch(&b->place, b->kernel, a, blocks, CUDA_COLUMNS);
+    memset(a->pieces, 0, b->n * sizeof *a->pieces);
     return r ? r : cuda_launch(&b->place, N_tess_cuda_carry, &carry, 1, CUDA_THREADS);
 }
 

@@ -39,7 +39,7 @@ done <<'END'
 4 full size:1000 none auto each recompute
 4 hybrid:2 scopes cpu auto each
 4 none scopes none auto each
-4 hybrid_grad_op:2 auto none hosts end
+4 hybrid_grad_op:2 scopes none hosts end
 2 full none disk:. shm each
 2 full scopes none gloo each
 END
