@@ -128,6 +128,14 @@ for w in 1 3 8; do
   grep -q "^whole matrices: 16, each on one of $w ranks\{0,1\}; the one with the most work has $(cat ruled) of an even share$" out ||
     fail "no line of the owners: $(cat out)"
 done
+# So does the report, unit by unit.
+"$TESSERA" plan gpt --optimizer muon --ranks 3 --json=run.json >/dev/null
+"$TESSERA" report run.json -o page.html
+grep -q '<th scope="col" class="n">owners of its matrices</th>' page.html || fail "no owners in the report"
+for unit in 0 1 2 3; do
+  owners=$(tail -n 1 run.json | grep -o "{\"parameter\":\"h\.$unit\.[^}]*}" | sed 's/.*"owner":\([0-9]*\).*/\1/' | tr '\n' ' ')
+  [ -n "$owners" ] && grep -q "<th scope=\"row\">h\.$unit</th>.*<td class=\"n\">${owners% }</td>" page.html || fail "h.$unit: the report has not $owners"
+done
 # Padding is what the buffers have beyond the elements; blocks add to it, and without matrices nothing is said of them.
 for optimizer in adamw adamw8bit; do
   [ -e "$BUILD/plugins/libtessera-optimizer-adamw8bit.so" ] || break

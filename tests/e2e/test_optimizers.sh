@@ -42,10 +42,10 @@ for plugin in $(ls "$BUILD/plugins" "$rows" 2> /dev/null | grep '^libtessera-opt
     same --accum 4 --offload cpu:optimizer
   fi
   TESSERA_GRAPHS=0 same --accum 4
-  for w in 3 6 8; do
-    trains --optimizer $optimizer --steps 2 --accum $w
-    one=$digest
-    trains --optimizer $optimizer --steps 2 --accum 1 -n $w
+  trains --optimizer $optimizer --steps 2 --batch 1 --accum 24
+  one=$digest
+  for w in 2 3 4 6 8; do
+    trains --optimizer $optimizer --steps 2 --batch 1 --accum $((24 / w)) -n $w
     [ "$digest" = "$one" ] || fail "$optimizer: $digest on $w ranks, $one on one"
   done
   # Saved on 2 ranks, gone on with on 4, on 1, and after reshard; the whole run in one piece has the same bits.

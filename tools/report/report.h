@@ -55,6 +55,7 @@ typedef struct {
 typedef struct {
     int32_t name;
     uint64_t parameters, elements, shard_bytes, unsharded_bytes, gradient_bytes, state_bytes;
+    char owners[96]; /* ranks that step its whole matrices, as text; "": none */
 } report_unit;
 
 typedef struct {

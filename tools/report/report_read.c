@@ -202,6 +202,26 @@ static tess_status read_span(reading *r) {
     return TESS_OK;
 }
 
+/* Lists numbers, as many as fit. */
+static int read_owners(const json_fields *f, char *out, size_t capacity) {
+    json_in in;
+    uint64_t rank;
+    size_t at = 0;
+    if (!json_fields_at(f, "owners", &in))
+        return 1;
+    if (!json_in_char(&in, '['))
+        return 0;
+    do {
+        if (!json_in_uint(&in, &rank))
+            return 0;
+        if (at + 24 < capacity)
+            at += (size_t)snprintf(out + at, capacity - at, "%s%" PRIu64, at ? " " : "", rank);
+        else if (at + 4 < capacity)
+            at += (size_t)snprintf(out + at, capacity - at, " …");
+    } while (json_in_if(&in, ','));
+    return json_in_char(&in, ']');
+}
+
 static tess_status read_unit(reading *r) {
     report_run *run = r->run;
     report_unit u = { .name = -1 };
@@ -215,6 +235,8 @@ static tess_status read_unit(reading *r) {
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         if (!json_fields_uint(r->f, numbers[i].key, numbers[i].to) && json_fields_has(r->f, numbers[i].key))
             return wrong_field(r, numbers[i].key, "a whole number");
+    if (!read_owners(r->f, u.owners, sizeof u.owners))
+        return wrong_field(r, "owners", "a list of ranks");
     report_unit *units = grown(run->units, &run->cap_units, run->n_units, sizeof u);
     if (!units)
         return no_memory(r);

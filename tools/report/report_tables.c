@@ -231,16 +231,33 @@ static void unit_sums(FILE *out, const report_run *run) {
         number_cell(out, sums[k]);
 }
 
+static int has_owners(const report_run *run) {
+    for (size_t i = 0; i < run->n_units; i++)
+        if (run->units[i].owners[0])
+            return 1;
+    return 0;
+}
+
+static void unit_head(FILE *out, int owners, int times) {
+    const char *names[11] = { "unit", "parameters", "elements", "shard", "unsharded", "gradient", "optimizer state" };
+    static const char *const timed[] = { "forward", "backward", "communication" };
+    size_t n = 7;
+    if (owners)
+        names[n++] = "owners of its matrices";
+    for (int k = 0; times && k < UNIT_TIMES; k++)
+        names[n++] = timed[k];
+    head(out, names, n);
+}
+
 void report_table_units(FILE *out, const report_run *run, size_t r) {
-    static const char *const names[] = { "unit",     "parameters",      "elements", "shard",    "unsharded",
-                                         "gradient", "optimizer state", "forward",  "backward", "communication" };
+    int owners = has_owners(run);
     int source = report_has_spans(run, REPORT_MEASURED) ? REPORT_MEASURED : REPORT_PLANNED;
     double *times = unit_times(run, source);
     table_begin(out, "units", r,
                 !times                      ? "Units: bytes of each on one rank"
                 : source == REPORT_MEASURED ? "Units: bytes of each on one rank, and measured time in the step"
                                             : "Units: bytes of each on one rank, and simulated time in the step");
-    head(out, names, times ? 10 : 7);
+    unit_head(out, owners, times != NULL);
     for (size_t i = 0; i < run->n_units; i++) {
         const report_unit *u = &run->units[i];
         fputs("<tr>", out);
@@ -251,11 +268,15 @@ void report_table_units(FILE *out, const report_run *run, size_t r) {
         number_cell(out, u->unsharded_bytes);
         number_cell(out, u->gradient_bytes);
         number_cell(out, u->state_bytes);
+        if (owners)
+            fprintf(out, "<td class=\"n\">%s</td>", u->owners);
         for (int k = 0; times && u->name >= 0 && k < UNIT_TIMES; k++)
             seconds_cell(out, times[u->name * UNIT_TIMES + k]);
         fputs("</tr>\n", out);
     }
     unit_sums(out, run);
+    if (owners)
+        fputs("<td></td>", out);
     fputs(times ? "<td></td><td></td><td></td></tr>\n" : "</tr>\n", out);
     table_end(out);
     free(times);
