@@ -137,15 +137,16 @@ for unit in 0 1 2 3; do
   [ -n "$owners" ] && grep -q "<th scope=\"row\">h\.$unit</th>.*<td class=\"n\">${owners% }</td>" page.html || fail "h.$unit: the report has not $owners"
 done
 # Padding is what the buffers have beyond the elements; blocks add to it, and without matrices nothing is said of them.
+pads=
 for optimizer in adamw adamw8bit; do
   [ -e "$BUILD/plugins/libtessera-optimizer-adamw8bit.so" ] || break
   "$TESSERA" plan gpt --optimizer $optimizer --ranks 3 --json > out 2> err
   whole=$(sed -n 's/.*"event":"unit".*"elements":\([0-9]*\).*"unsharded_bytes":\([0-9]*\).*/\1 \2/p' out | awk '{ n += $2 / 4 - $1 } END { print n }')
   [ "$(tail -n 1 out | sed -n 's/.*"padding_elements":\([0-9]*\).*/\1/p')" = "$whole" ] && ! grep -q '"matrices"' out ||
     fail "$optimizer: padding is not $whole: $(tail -n 1 out)"
-  padding=${padding:+$padding,}$whole
+  pads=${pads:+$pads,}$whole
 done
-[ -z "${padding:-}" ] || [ "${padding#*,}" -gt "${padding%,*}" ] || fail "blocks add no padding: $padding"
+[ -z "$pads" ] || [ "${pads#*,}" -gt "${pads%,*}" ] || fail "blocks add no padding: $pads"
 # A device whose collectives do not reach the host's memory.
 # shellcheck disable=SC2086
 expect 0 "$TESSERA" plan $gpt --optimizer muon:scale=original,momentum=0.9,nesterov=no
