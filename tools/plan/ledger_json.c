@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "core/readers/planned.h"
+#include "plan_matrices.h"
 #include "plan_read.h"
 
 const char *ledger_json_category(uint32_t category, char out[32]) {
@@ -41,20 +41,6 @@ void ledger_json_point(json_out *j, const char *source, const tess_ledger_point 
     json_line(j);
 }
 
-/* The ranks that step the unit's whole matrices, one by one; nothing where there are none. */
-static void put_owners(json_out *j, const tess__layout *l, int32_t unit) {
-    int any = 0;
-    for (int32_t i = 0; i < l->n_matrices; i++) {
-        if (l->groups[l->matrices[i].group].unit != unit)
-            continue;
-        if (!any++)
-            json_array_begin(j, "owners");
-        json_int(j, NULL, l->matrices[i].owner);
-    }
-    if (any)
-        json_array_end(j);
-}
-
 void ledger_json_units(json_out *j, const tess *t) {
     tess_stats stats = { .struct_size = sizeof stats };
     tess_stats_get(t, &stats);
@@ -75,7 +61,7 @@ void ledger_json_units(json_out *j, const tess *t) {
         json_uint(j, "gradient_bytes", u.gradient_bytes);
         json_uint(j, "shard_gradient_bytes", u.shard_gradient_bytes);
         json_uint(j, "state_bytes", u.state_bytes);
-        put_owners(j, &tess__plan_of(t)->layout, i);
+        plan_matrices_owners(j, tess__plan_of(t), i);
         json_object_end(j);
         json_line(j);
     }

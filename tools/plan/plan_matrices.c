@@ -52,3 +52,17 @@ void plan_matrices_json(json_out *j, const tess__plan *p) {
     json_array_end(j);
     json_double(j, "most_work", most_work(p));
 }
+
+void plan_matrices_owners(json_out *j, const tess__plan *p, int32_t unit) {
+    const tess__layout *l = &p->layout;
+    int any = 0;
+    for (int32_t i = 0; i < l->n_matrices; i++) {
+        if (l->groups[l->matrices[i].group].unit != unit)
+            continue;
+        if (!any++)
+            json_array_begin(j, "owners");
+        json_int(j, NULL, l->matrices[i].owner);
+    }
+    if (any)
+        json_array_end(j);
+}
