@@ -61,7 +61,7 @@ void ledger_json_units(json_out *j, const tess *t) {
         json_uint(j, "gradient_bytes", u.gradient_bytes);
         json_uint(j, "shard_gradient_bytes", u.shard_gradient_bytes);
         json_uint(j, "state_bytes", u.state_bytes);
-        plan_matrices_owners(j, tess__plan_of(t), i);
+        plan_matrices_owners(j, t, i);
         json_object_end(j);
         json_line(j);
     }

@@ -53,8 +53,8 @@ void plan_matrices_json(json_out *j, const tess__plan *p) {
     json_double(j, "most_work", most_work(p));
 }
 
-void plan_matrices_owners(json_out *j, const tess__plan *p, int32_t unit) {
-    const tess__layout *l = &p->layout;
+void plan_matrices_owners(json_out *j, const tess *t, int32_t unit) {
+    const tess__layout *l = &tess__plan_of(t)->layout;
     int any = 0;
     for (int32_t i = 0; i < l->n_matrices; i++) {
         if (l->groups[l->matrices[i].group].unit != unit)

@@ -12,5 +12,5 @@ void plan_matrices_print(FILE *, const tess__plan *);
 /** The members "padding_elements", "matrices" and "most_work", the last two where there are matrices. */
 void plan_matrices_json(json_out *, const tess__plan *);
 /** The member "owners": the ranks that step the unit's whole matrices, one by one. Nothing where there are none. */
-void plan_matrices_owners(json_out *, const tess__plan *, int32_t unit);
+void plan_matrices_owners(json_out *, const tess *, int32_t unit);
 #endif
