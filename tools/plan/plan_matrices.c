@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "core/layout/matrices.h"
+#include "core/readers/planned.h"
 
 /* The work of the rank that has the most, beside an even share. */
 static double most_work(const tess__plan *p) {
