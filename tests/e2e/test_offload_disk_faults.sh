@@ -7,14 +7,8 @@
 # comes too soon, a part at a time, slowness. Each ends in one line and exit code 6, or is survived to the digest of a run without. Checkpoints go
 # on from there; with images another process takes the place of the rank, or the others go on.
 . "$SOURCE/tests/e2e/lib.sh"
-[ -z "${SANITIZE:-}" ] || { echo "skipped: a sanitizer's library must come first"; exit 77; }
-[ -f "$BUILD/plugins/libtessera-offload-disk.so" ] || { echo "skip: offload-disk is not built here"; exit 77; }
-"$TESSERA" train --help 2> /dev/null | grep -q gpt || { echo "skip: the reference models are not built here"; exit 77; }
-export TESSERA_LOG=error
-mkdir -p files
-shim=$BUILD/tests/support/disk_faults.so
+. "$SOURCE/tests/e2e/faulty_disk.sh"
 gpt="gpt $(brief_text) --layers 2 --heads 2 --width 32 --context 16 --batch 1 --threads 1 --steps 40 --optimizer adamw --quiet --deterministic"
-faulty() { env LD_PRELOAD="$shim" DISK_FAULT_DIR="$PWD/files" "$@"; }
 field() { summary "$1" "$2" | tail -n 1; }
 digest() { summary params_digest "$1" | tail -n 1; }
 none_left_there() { [ -z "$(ls -A files)" ] || fail "$case: files are left: $(ls -A files)"; }

@@ -6,15 +6,9 @@
 # Parameters, gradients and states rest in files, and a rank is killed between two of its reads or writes, or its disk fails there. With
 # images another process takes its place; with checkpoints all ranks start again. The end is that of a run which nothing disturbed.
 . "$SOURCE/tests/e2e/lib.sh"
-[ -z "${SANITIZE:-}" ] || { echo "skipped: a sanitizer's library must come first"; exit 77; }
-[ -f "$BUILD/plugins/libtessera-offload-disk.so" ] || { echo "skip: offload-disk is not built here"; exit 77; }
-"$TESSERA" train --help 2> /dev/null | grep -q gpt || { echo "skip: the reference models are not built here"; exit 77; }
-export TESSERA_LOG=error
-mkdir -p files
-shim=$BUILD/tests/support/disk_faults.so
+. "$SOURCE/tests/e2e/faulty_disk.sh"
 gpt="gpt $(brief_text) -n 3 --layers 2 --heads 2 --width 32 --context 16 --batch 1 --threads 1 --steps 12 --optimizer adamw --quiet --deterministic"
 disk="--offload disk:files,all,io=threads"
-faulty() { env LD_PRELOAD="$shim" DISK_FAULT_DIR="$PWD/files" "$@"; }
 field() { summary "$1" run.json | tail -n 1; }
 undisturbed() { # OPTION…: sets what is wanted, and the calls of rank 1 to the disk
   # shellcheck disable=SC2086

@@ -12,22 +12,15 @@
 #include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/engine/state.h"
+#include "tests/unit/said.h"
 
 static struct {
-    char said[256];
     const char *cause;
     int was_lost, killed;
     char logged[256];
 } world;
 static tess t;
 
-static void say(const char *format, ...) {
-    size_t at = strlen(world.said);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(world.said + at, sizeof world.said - at, format, args);
-    va_end(args);
-}
 static void take_log(int32_t level, const char *format, ...) {
     va_list args;
     va_start(args, format);
@@ -49,6 +42,7 @@ static int kill_self(void) {
 static int begin(void **state) {
     (void)state;
     memset(&world, 0, sizeof world);
+    said_so_far[0] = 0;
     memset(&t, 0, sizeof t);
     world.cause = "";
     t.comms.world.nranks = 2;
@@ -59,8 +53,7 @@ static int begin(void **state) {
 static void expect(tess_status s, tess_status want, const char *text, const char *said) {
     assert_int_equal(s, want);
     assert_string_equal(tess_last_error(), text);
-    assert_string_equal(world.said, said);
-    world.said[0] = 0;
+    expect_said(said);
 }
 
 static void test_errors__the_first_one_stays_and_is_told_once(void **state) {

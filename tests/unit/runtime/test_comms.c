@@ -11,6 +11,7 @@
 
 #include "core/runtime/claims.h"
 #include "core/runtime/deadlock.h"
+#include "tests/unit/said.h"
 
 struct tess_comm {
     char name[32];
@@ -21,7 +22,6 @@ struct tess_request {
 #define SECOND_NS INT64_C(1000000000)
 
 static struct {
-    char said[2048]; /* calls, one behind another */
     struct tess_comm comms[8];
     int made, timeouts; /* waits that end with nothing */
     uint32_t caps, caps_of_comm;
@@ -36,18 +36,6 @@ static struct {
 static struct tess_request request;
 static tess__comms c;
 static tess__setup setup;
-
-static void say(const char *format, ...) {
-    size_t at = strlen(world.said);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(world.said + at, sizeof world.said - at, format, args);
-    va_end(args);
-}
-static void expect_said(const char *want) {
-    assert_string_equal(world.said, want);
-    world.said[0] = 0;
-}
 
 /* ---- the plugin ---- */
 
@@ -205,6 +193,7 @@ static tess__device device = { .mem = TESS_MEM_HOST };
 
 static void begin(int32_t rank, int32_t nranks, int32_t shard_ranks) {
     memset(&world, 0, sizeof world);
+    said_so_far[0] = 0;
     memset(&c, 0, sizeof c);
     memset(&setup, 0, sizeof setup);
     ops = whole;
@@ -230,7 +219,7 @@ static void begin_hybrid(void) {
     world.caps = world.caps_of_comm = TESS_COMM_APART;
     assert_int_equal(tess__comms_create(&c, &setup), TESS_OK);
     note_activity("the gather of unit a");
-    world.said[0] = 0;
+    said_so_far[0] = 0;
 }
 
 static void fails(tess_status s, tess_status want, const char *text) {
@@ -302,7 +291,7 @@ static void test_comms__one_that_is_not_made_is_said(void **state) {
         world.aborting_after = made;
         fails(tess__comms_create(&c, &setup), TESS_E_PEER, "a rank was lost while communicators were made");
         assert_int_equal(world.made, made);
-        assert_non_null(strstr(world.said, made == 1 ? "; abort world -6; " : "; abort world -6; abort shard -6; "));
+        assert_non_null(strstr(said_so_far, made == 1 ? "; abort world -6; " : "; abort world -6; abort shard -6; "));
     }
 }
 
@@ -345,7 +334,7 @@ static void test_comms__each_is_aborted_and_destroyed_once(void **state) {
     expect_said("");
     begin(1, 2, 2); /* where the group is the world */
     assert_int_equal(tess__comms_create(&c, &setup), TESS_OK);
-    world.said[0] = 0;
+    said_so_far[0] = 0;
     tess__comms_withdraw(&c);
     tess__comms_destroy(&c, 1);
     expect_said("finalize world; destroy world; ");
@@ -494,7 +483,7 @@ static void test_comms__a_failure_names_the_rank_of_the_process(void **state) {
     world.cause = "";
     fails(tess__comm_wait(&c, TESS__WORLD, &request, 7), TESS_E_MISMATCH, "it is broken");
     world.named = -1;
-    world.said[0] = 0;
+    said_so_far[0] = 0;
     fails(tess__comm_wait(&c, TESS__WORLD, &request, 7), TESS_E_MISMATCH, "in the gather of unit a: it is broken");
     world.named = 0;
     c.control = NULL;

@@ -12,6 +12,7 @@
 
 #include "core/base/status.h"
 #include "core/runtime/memory.h"
+#include "tests/unit/said.h"
 
 struct tess_comm {
     int unused;
@@ -19,7 +20,6 @@ struct tess_comm {
 enum { KIB = 1024, STRIDE = 3 };
 
 static struct {
-    char said[2048];
     int live, no_room; /* no_room: the n-th allocation from now fails */
     int32_t node;
     tess_status describe, fill;
@@ -38,17 +38,6 @@ static tess__comms comm;
 static tess__device device;
 static tess__streams streams;
 
-static void say(const char *format, ...) {
-    size_t at = strlen(world.said);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(world.said + at, sizeof world.said - at, format, args);
-    va_end(args);
-}
-static void expect_said(const char *want) {
-    assert_string_equal(world.said, want);
-    world.said[0] = 0;
-}
 static const char *kind(uint32_t mem) {
     return mem == TESS_MEM_HOST ? "host" : mem == TESS_MEM_PINNED ? "pinned" : "cuda";
 }
@@ -208,6 +197,7 @@ static tess__buffer step[] = {
 /* Where the device has memory of its own, a communicator allocates it, and two more want to know of it. */
 static void begin(uint32_t mem) {
     memset(&world, 0, sizeof world);
+    said_so_far[0] = 0;
     memset(&m, 0, sizeof m);
     memset(&plan, 0, sizeof plan);
     comm = (tess__comms){ .plugin = &comm_plugin, .ops = &comm_ops, .device = &device };
@@ -242,7 +232,7 @@ static void begin(uint32_t mem) {
 static void obtain(uint32_t mem) {
     begin(mem);
     assert_int_equal(tess__memory_obtain(&m, 5), TESS_OK);
-    world.said[0] = 0;
+    said_so_far[0] = 0;
 }
 
 static void end(void) {
@@ -287,7 +277,7 @@ static void test_memory__each_arena_is_asked_for_as_it_is_planned(void **state) 
     assert_ptr_equal(m.address[TESS__MASTER][2], (char *)m.arenas[TESS_DOMAIN_HOST][TESS__PAGEABLE].memory.ptr + 128);
     assert_true(m.booked[TESS__STAGE][0] && m.booked[TESS__MASTER][2] && !m.booked[TESS__SHARD_GRAD][1]);
     assert_true(m.ledger.total[TESS_DOMAIN_DEVICE] == 300 && m.ledger.total[TESS_DOMAIN_HOST] == 502);
-    world.said[0] = 0;
+    said_so_far[0] = 0;
     end();
     expect_said("device takes pinned 2K; device takes pinned 10K; device takes host 6K; device takes host 4K; "
                 "device takes host 8K; ");
@@ -585,7 +575,7 @@ static void test_memory__a_pass_that_deviates_finds_room_as_it_goes(void **state
     world.no_room = 1;
     assert_int_equal(tess__place_buffer(&m, &p, &in[1]), TESS_E_NOMEM);
     assert_int_equal(tess__place_buffer(&m, &p, &in[1]), TESS_OK);
-    world.said[0] = 0;
+    said_so_far[0] = 0;
     tess__overflow_drop(&m);
     expect_said("device takes pinned 2K; device takes cuda 4K; ");
     assert_true(!m.n_overflow && m.obtained[TESS_DOMAIN_DEVICE] == 12 * KIB &&
@@ -640,7 +630,7 @@ static void test_memory__a_program_takes_what_its_budget_allows(void **state) {
           "\"caches\" asks for 3073 bytes; 12288 of the 15360 that TESSERA_DEVICE_MEMORY allows are taken");
     world.no_room = 1;
     fails(tess__memory_user(&m, "caches", 3 * KIB, 0), TESS_E_NOMEM, "\"caches\": device fake: no room");
-    world.said[0] = 0;
+    said_so_far[0] = 0;
     assert_int_equal(tess__memory_user(&m, "caches", 3 * KIB, 0), TESS_OK);
     expect_said("device: host of domain 1, 6, node -1, 3K by 64; ");
     assert_true(m.ledger.total[TESS_DOMAIN_DEVICE] == before + 3 * KIB && m.obtained[TESS_DOMAIN_DEVICE] == 15 * KIB);

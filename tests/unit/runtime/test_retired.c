@@ -11,12 +11,12 @@
 
 #include "core/base/status.h"
 #include "core/runtime/streams.h"
+#include "tests/unit/said.h"
 
 struct tess_request {
     int ended;
 };
 static struct {
-    char said[1024];
     int freed, dropped, ends; /* ends: whatever is posted has ended at once */
     tess_status wait, on_stream, post;
 } world;
@@ -25,17 +25,6 @@ static tess__comms comms;
 static tess__device device;
 static tess__streams q;
 
-static void say(const char *format, ...) {
-    size_t at = strlen(world.said);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(world.said + at, sizeof world.said - at, format, args);
-    va_end(args);
-}
-static void expect_said(const char *want) {
-    assert_string_equal(world.said, want);
-    world.said[0] = 0;
-}
 static void set_activity(const char *text) {
     snprintf(comms.activity[0], sizeof comms.activity[0], "%s", text);
 }
@@ -91,6 +80,7 @@ static tess_status note(const char *what) {
 static int begin(void **state) {
     (void)state;
     memset(&world, 0, sizeof world);
+    said_so_far[0] = 0;
     memset(&comms, 0, sizeof comms);
     memset(&q, 0, sizeof q);
     memset(requests, 0, sizeof requests);
@@ -127,7 +117,7 @@ static void test_retired__those_that_are_due_are_waited_for(void **state) {
     (void)state;
     for (int i = 0; i < 4; i++)
         retire(i);
-    world.said[0] = 0;
+    said_so_far[0] = 0;
     set_activity("");
     assert_int_equal(sweep_retired(&q, 2), TESS_OK); /* the first two of all */
     expect_said("wait for 0 on 0 as 10 in gather 0; free; wait for 1 on 1 as 11 in gather 1; free; ");
@@ -148,7 +138,7 @@ static void test_retired__without_room_the_oldest_is_waited_for(void **state) {
     for (int i = 0; i < 2 * TESS__RETIRED; i++) {
         retire(i);
         assert_int_equal(q.n_retired, i < TESS__RETIRED - 1 ? i + 1 : TESS__RETIRED - 1);
-        world.said[0] = 0;
+        said_so_far[0] = 0;
     }
     assert_int_equal(world.freed, TESS__RETIRED + 1);
     assert_int_equal(q.first_retired, 1);
@@ -197,7 +187,7 @@ static void test_retired__the_host_waits_for_collectives_before_the_device(void 
         begin(state);
         for (int i = 0; i < 2; i++)
             retire(i);
-        world.said[0] = 0;
+        said_so_far[0] = 0;
         if (how == 0)
             assert_int_equal(tess__streams_sync(&q), TESS_OK);
         else if (how == 1)
@@ -212,13 +202,13 @@ static void test_retired__the_host_waits_for_collectives_before_the_device(void 
         expect_said(want);
         world.wait = TESS_E_PEER;
         retire(2);
-        world.said[0] = 0;
+        said_so_far[0] = 0;
         q.passes[0] = (tess__late_pass){ .under_way = 1, .retired = 3 };
         assert_int_equal(how == 0   ? tess__streams_sync(&q)
                          : how == 1 ? tess__pass_wait(&q)
                                     : tess__passes_wait(&q),
                          TESS_E_PEER);
-        assert_null(strstr(world.said, "host"));
+        assert_null(strstr(said_so_far, "host"));
     }
 }
 

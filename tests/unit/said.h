@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A line in which a test's stand-ins write down their calls, one behind another. */
+#ifndef TEST_SAID_H
+#define TEST_SAID_H
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static char said_so_far[2048];
+
+static inline void say(const char *format, ...) {
+    size_t at = strlen(said_so_far);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(said_so_far + at, sizeof said_so_far - at, format, args);
+    va_end(args);
+}
+
+/** Compares with what was said since the last time, and forgets it. After cmocka.h. */
+static inline void expect_said(const char *want) {
+    assert_string_equal(said_so_far, want);
+    said_so_far[0] = 0;
+}
+#endif
