@@ -95,17 +95,16 @@ typedef struct { /* db[c] = sum of dy's column c; dw[c] = sum of dy's column c t
     uint64_t pitch, x_pitch, group;
 } ops_columns;
 
-typedef struct { /* a chunk of rows of logits, `pitch` apart; the first `count` rows count, unless their label is -1 */
-    const float *logits;
+typedef struct {  /* a chunk of rows of logits, `pitch` apart; the first `count` rows count, unless their label is -1 */
+    void *logits; /* factors */
     const int32_t *labels;
-    void *dlogits; /* null: not wanted; scaled by `mean` and `scale`; rows from `count` on get 0 */
-    /* Per row the maximum and 1 / the sum of exponentials: `loss` writes them, loss_slopes reads them. */
-    float *stats;
     void *losses; /* the losses of all rows (cross_entropy_need); the chunk's start at `first` */
     uint64_t first, rows, classes, count, pitch; /* pitch: a multiple of 8 */
-    float mean;                                  /* 1 / the rows of all chunks that count */
-    float scale;                                 /* of the loss; 0: 1 */
-    float cap;                                   /* 0: none; dlogits are gradients of the logits before the cap */
+    int32_t
+        slopes;  /* 1: logits are replaced by their gradient, times `mean` and `scale`; rows that do not count get 0 */
+    float mean;  /* 1 / the rows of all chunks that count */
+    float scale; /* of the loss; 0: 1 */
+    float cap;   /* 0: none; gradients are those of the logits before the cap */
     /* In tensor memory, or null. If it is not 0, its inverse replaces `mean`. */
     const double *divisor;
 } ops_row_loss; /* rows with a label of -1 have neither loss nor gradient */
@@ -171,13 +170,10 @@ struct ops_layer_table {
     /** out[sample, t] = t less the position of the last token with `begins` up to t; 0 without one. */
     tess_status (*places)(ops *, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
                           int32_t begins, int32_t *out);
-    /** x = cap · tanh(x / cap) */
-    tess_status (*cap)(ops *, float *x, uint64_t elems, float cap);
-    /** Computes the rows' losses and the other wanted results. dlogits take the same launch if a block can keep a
-     * row, otherwise a second one. */
+    /** x = cap · tanh(x / cap); x are factors, or with `wide` fp32. */
+    tess_status (*cap)(ops *, void *x, uint64_t elems, float cap, int32_t wide);
+    /** Computes the rows' losses, and with `slopes` the gradient of the logits in their place. */
     tess_status (*loss)(ops *, const ops_row_loss *);
-    /** Computes dlogits from logits and stats. */
-    tess_status (*loss_slopes)(ops *, const ops_row_loss *);
     /** Sums the first `rows` losses, and counts the labels that are not -1; labels null: all count. */
     tess_status (*loss_sum)(ops *, const void *losses, uint64_t rows, const int32_t *labels, const double *divisor,
                             ops_loss *out);

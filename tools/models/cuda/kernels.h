@@ -33,7 +33,6 @@
     X(avgpool_backward, 1)                                                                                             \
     X(column_sums, 2)                                                                                                  \
     X(cross_entropy, 4)                                                                                                \
-    X(loss_slopes, 1)                                                                                                  \
     X(tokens, 1)                                                                                                       \
     X(places, 1)                                                                                                       \
     X(cross_entropy_backward, 1)                                                                                       \
@@ -75,7 +74,7 @@
     X(norm_tile, 5)                                                                                                    \
     X(norm_slopes_tile, 4)                                                                                             \
     X(loss_tile, 5)                                                                                                    \
-    X(loss_rows, 3)                                                                                                    \
+    X(loss_rows, 4)                                                                                                    \
     X(loss_sum, 2)
 
 /* Kernels of attention in 16 bits: name, arguments, shared memory of a block. A block has TILE_THREADS threads, which

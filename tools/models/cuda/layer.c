@@ -371,38 +371,27 @@ static tess_status layer_places(ops *o, const int32_t *tokens, uint64_t samples,
                                       .elems = samples * time, .time = time, .stride = stride, .begins = begins));
 }
 
-static tess_status layer_cap(ops *o, float *x, uint64_t elems, float cap) {
-    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), cap, ops_blocks_each(elems), .x = x, .elems = elems, .cap = cap));
+static tess_status layer_cap(ops *o, void *x, uint64_t elems, float cap, int32_t wide) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), cap, ops_blocks_eights(elems), .x = x, .elems = elems, .cap = cap,
+                                      .half = ops_halves(o) && !wide));
 }
 
 /* ---- the loss ------------------------------------------------------------------------------------ */
 static ops_args_loss loss_args(const ops *o, const ops_row_loss *l) {
-    ops_args_loss a = { .logits = l->logits, .labels = l->labels, .slopes = l->dlogits, .stats = l->stats };
-    a.losses = l->losses ? (ops_cuda_row_loss *)l->losses + l->first : NULL;
+    ops_args_loss a = { .logits = l->logits, .labels = l->labels, .slopes = l->slopes, .half = ops_halves(o) };
+    a.losses = (ops_cuda_row_loss *)l->losses + l->first;
     a.rows = l->count, a.all = l->rows, a.classes = l->classes, a.pitch = l->pitch, a.mean = l->mean;
-    a.scale = l->scale > 0 ? l->scale : 1;
-    a.half = ops_halves(o), a.over_cap = l->cap > 0 ? 1 / l->cap : 0;
-    a.divisor = l->divisor;
+    a.scale = l->scale > 0 ? l->scale : 1, a.over_cap = l->cap > 0 ? 1 / l->cap : 0;
+    a.divisor = l->divisor, a.tile_rows = ops_tile_rows(l->classes, sizeof(float));
     return a;
-}
-
-static tess_status loss_slopes(const cuda_ops *c, const ops_row_loss *l) {
-    ops_args_loss a = loss_args(&c->base, l);
-    return ops_cuda_launch(c, OPS_KERNEL_loss_slopes, &a, ops_blocks_threads(l->rows * (l->pitch / 8)));
-}
-static tess_status layer_loss_slopes(ops *o, const ops_row_loss *l) {
-    OPS_INSIDE(cuda_of(o), loss_slopes(cuda_of(o), l));
 }
 
 static tess_status loss(const cuda_ops *c, const ops_row_loss *l) {
     ops_args_loss a = loss_args(&c->base, l);
-    a.tile_rows = ops_tile_rows(l->classes, sizeof(float));
-    if (a.tile_rows) {
-        uint64_t rows = l->dlogits ? l->rows : l->count;
-        return ops_cuda_launch(c, OPS_KERNEL_loss_tile, &a, (rows + a.tile_rows - 1) / a.tile_rows);
-    }
-    OPS_TRY(ops_cuda_launch(c, OPS_KERNEL_loss_rows, &a, l->count));
-    return l->dlogits ? loss_slopes(c, l) : TESS_OK;
+    uint64_t rows = l->slopes ? l->rows : l->count;
+    if (!a.tile_rows)
+        return ops_cuda_launch(c, OPS_KERNEL_loss_rows, &a, rows);
+    return ops_cuda_launch(c, OPS_KERNEL_loss_tile, &a, (rows + a.tile_rows - 1) / a.tile_rows);
 }
 static tess_status layer_loss(ops *o, const ops_row_loss *l) {
     OPS_INSIDE(cuda_of(o), loss(cuda_of(o), l));
@@ -442,6 +431,5 @@ const ops_layer_table ops_cuda_layer = {
     .places = layer_places,
     .cap = layer_cap,
     .loss = layer_loss,
-    .loss_slopes = layer_loss_slopes,
     .loss_sum = layer_loss_sum,
 };
