@@ -6,7 +6,6 @@
 # Several engines in one process, one after the other and at once with different wraps, at W = 1, 2 and 3: one digest,
 # planned bytes are the bytes obtained, and the ledger agrees at every point, for each of them.
 . "$SOURCE/tests/e2e/lib.sh"
-unset TESSERA_SAMPLE # a program that has no sample warns of it
 export TESSERA_THREADS=1
 unset TESSERA_WRAP TESSERA_STRATEGY TESSERA_COMM
 good="engines=4 digest=equal planned=equal ledger=equal"

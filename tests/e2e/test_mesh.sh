@@ -9,7 +9,6 @@
 # that names the waits; what a mesh cannot be, and what does not go with one, is refused. With DOUBLES=1 groups of GPUs over
 # NCCL, on the doubles, whose collectives work on the device's memory.
 . "$SOURCE/tests/e2e/lib.sh"
-unset TESSERA_SAMPLE # a program that has no sample warns of it
 export TESSERA_THREADS=1 TESSERA_LOG=warning
 unset TESSERA_MESH TESSERA_STRATEGY TESSERA_WRAP TESSERA_MIRROR
 on=

@@ -6,7 +6,6 @@
 # A program that goes on from a checkpoint with other microbatches in a step than before is told so in one line, and
 # refused under deterministic mode on another number of ranks. tess_options.microbatches keeps them.
 . "$SOURCE/tests/e2e/lib.sh"
-unset TESSERA_SAMPLE # a program that has no sample warns of it
 probe=$BUILD/tests/e2e/declare_probe
 export TESSERA_LOG=warning TESSERA_THREADS=1
 unset RANK WORLD_SIZE

@@ -7,7 +7,6 @@
 # and without it where nobody can have meant it. What all ranks do wrong is one line. With DOUBLES=1 those that a pointer into a
 # GPU's memory makes, on the doubles of CUDA and NCCL.
 . "$SOURCE/tests/e2e/lib.sh"
-unset TESSERA_SAMPLE # a program that has no sample warns of it
 misuse=$BUILD/tests/support/misuse
 export TESSERA_THREADS=1 TESSERA_LOG=info
 unset TESSERA_STRICT

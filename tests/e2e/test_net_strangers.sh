@@ -3,17 +3,20 @@
 # labels: e2e
 # timeout: 300
 # processors: 2
+# slow: 3600 PAIRS=5 STRANGERS=2000 STEPS=300 LASTING=25
 # A run over two hosts among strangers, who connect to the control port and to gloo's ports with garbage, silence, another
 # secret, and replayed and reflected handshakes: it has the bits of an undisturbed one. What crosses the network holds neither
 # the secret nor plain control frames.
+# All strangers connect while the run lasts: from its half on, it waits for the rest of them.
 # STRANGERS: how many a run has (600 here). PAIRS: of runs, one among strangers and one undisturbed, whose times are compared;
-# LASTING: the seconds that each of them shall take here. More pairs follow until PAIRS * STRANGERS have connected.
+# LASTING: the seconds that each of them shall take here, in which nothing waits. More pairs follow until PAIRS * STRANGERS have
+# connected.
 . "$SOURCE/tests/e2e/lib.sh"
 . "$SOURCE/tests/support/hosts.sh"
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skipped: comm-gloo is not built"; exit 77; }
 [ -z "$SANITIZE" ] || { echo "skipped: a sanitizer's ranks take another time"; exit 77; }
-unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT TESSERA_COMM TESSERA_SAMPLE # all strangers come while it runs
-export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=60 TESSERA_HEARTBEAT=20
+unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT TESSERA_COMM
+export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=60 TESSERA_HEARTBEAT=200
 pairs=${PAIRS:-1} count=${STRANGERS:-600} every_us=${EVERY_US:-2000} steps=${STEPS:-100}
 most=$((2 * pairs)) visits=0
 hosts_on_switch 2
@@ -32,12 +35,25 @@ launch() {
   done
 }
 training() { grep -qs '"event":"step"' run.0.out; }
+# await NAME [COMMAND]: the run's end, and the command while it trains
 await() {
   within 60 training || fail "$1: no training: $(head -c 2000 run.*.err)"
   wire_plain
+  [ -z "${2:-}" ] || "$2"
   for r in 0 1; do wait "${pids[r]}" || fail "$1: host $r: exit code $?: $(head -c 2000 run.*.err)"; done
 }
 listening() { on 0 ss -tln | grep -q ":29400 "; }
+half() { [ "$(grep -c '"event":"step"' run.0.out)" -gt $((steps / 2)) ] || gone "$crowd"; }
+# hold: a rank of host 1 stands still until all strangers were there, so that no run ends before.
+hold() {
+  local rank
+  within 120 half || fail "among strangers: half of the steps took more than 120 s"
+  ! gone "$crowd" || return 0
+  read -r rank _ <"/proc/${pids[1]}/task/${pids[1]}/children"
+  kill -STOP "$rank"
+  within 150 gone "$crowd" || fail "150 s were too short for $count strangers"
+  kill -CONT "$rank"
+}
 invite() { # the strangers, on host 0 itself and therefore nearer than any rank of host 1
   within 20 listening || fail "nobody listens at port 29400: $(cat run.0.err)"
   # Elsewhere they would not take this machine's time: they get what the run leaves.
@@ -78,7 +94,7 @@ among() {
   local code=0
   launch
   invite
-  await "among strangers"
+  if [ "$pairs" = 1 ]; then await "among strangers" hold; else await "among strangers"; fi
   same_digest "among strangers"
   after=$(seconds)
   wait "$crowd" || code=$?
@@ -98,5 +114,6 @@ if [ "$pairs" = 1 ]; then among; else
     END { for (i = 1; i <= NR; i++) for (k = i + 1; k <= NR; k++) if (r[k] < r[i]) { t = r[i]; r[i] = r[k]; r[k] = t }
       m = int((NR + 1) / 2); print "median ratio", NR % 2 ? r[m] : (r[m] + r[m + 1]) / 2, "of", NR, "pairs" }' times
 fi
+[ "$visits" -ge $((pairs * count)) ] || fail "$visits strangers connected while runs lasted, expected $((pairs * count))"
 echo "$visits strangers"
 nothing_left

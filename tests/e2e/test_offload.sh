@@ -7,7 +7,6 @@
 # run; planned bytes are the bytes obtained, device and host; nothing is allocated in a step. Locking that the system
 # refuses is said once, and the run goes on.
 . "$SOURCE/tests/e2e/lib.sh"
-unset TESSERA_SAMPLE # a program that has no sample warns of it
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skipped: comm-gloo is not built"; exit 77; }
 export TESSERA_COMM=gloo TESSERA_THREADS=1
 

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "tests/support/toy.h"
+#include "tests/unit/said.h"
 
 typedef struct {
     int n, blocks;
@@ -22,6 +23,20 @@ static tess_status look(void *user, const tess_span *span) {
     s->last = span->start;
     s->n++;
     s->blocks += span->block >= 0;
+    return TESS_OK;
+}
+
+/* Writes each span down: operation, what it is about, its block and unit. */
+static tess_status write_down(void *user, const tess_span *s) {
+    (void)user;
+    assert_string_equal(s->lane, "compute");
+    assert_true(s->seconds > 0 && !s->wait && s->struct_size == sizeof *s);
+    say("%s", s->op);
+    if (s->unit[0])
+        say(" %s", s->unit);
+    if (s->block >= 0 || s->unit_index >= 0)
+        say(" %d:%d", s->block, s->unit_index);
+    say("; ");
     return TESS_OK;
 }
 
@@ -58,7 +73,46 @@ static void test_spans__a_recorded_step_is_shown_in_order(void **state) {
     tess_close(t);
 }
 
+#define STEP                                                                                                           \
+    "norm embed.weight -1:0; norm h.0 -1:1; norm h.1 -1:2; norm h.2 -1:3; norm head -1:4; norm_result; "               \
+    "optimizer embed.weight -1:0; optimizer h.0 -1:1; optimizer h.1 -1:2; optimizer h.2 -1:3; optimizer head -1:4; "
+
+/* All but what takes no time: places of memory, and ends. */
+static void test_spans__one_rank_shows_each_piece_of_its_work(void **state) {
+    for (int blocks = 0; blocks < 2; blocks++) {
+        tess *t = NULL;
+        toy m;
+        double loss;
+        tess_options o = { .struct_size = sizeof o, .optimizer = "sgd", .input_bytes = TOY_INPUT_BYTES };
+        const tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f, .clip_norm = 1 };
+        (void)state;
+        setenv("TESSERA_LOG", "error", 1);
+        assert_int_equal(tess_open(&o, &t), TESS_OK);
+        assert_int_equal(toy_declare(t, &m, blocks ? TOY_BLOCKS : 0), TESS_OK);
+        assert_int_equal(tess_shard(t, toy_fill, NULL), TESS_OK);
+        assert_int_equal(tess_trace(t, 1000), TESS_OK);
+        if (blocks)
+            assert_int_equal(toy_run(t, TESS_PASS_TRAIN, 0, &step, &loss), TESS_OK);
+        else {
+            assert_int_equal(toy_pass(t, &m, TESS_PASS_TRAIN, 0, &loss), TESS_OK);
+            assert_int_equal(tess_step(t, &step), TESS_OK);
+        }
+        assert_int_equal(tess_trace_each(t, 0, write_down, NULL), TESS_OK);
+        expect_said(
+            blocks
+                ? "input; forward embed 0:-1; forward h.0 1:-1; forward h.1 2:-1; forward h.2 3:-1; forward head 4:-1; "
+                  "result head 4:-1; zero; zero; backward head 4:-1; zero; backward h.2 3:-1; zero; backward h.1 2:-1; "
+                  "zero; backward h.0 1:-1; backward embed 0:-1; zero; " STEP
+                : "forward embed; forward h.0; forward h.1; forward h.2; forward head; zero; zero; backward head; "
+                  "zero; backward h.2; zero; backward h.1; zero; backward h.0; backward embed; zero; " STEP);
+        tess_close(t);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_spans__a_recorded_step_is_shown_in_order) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_spans__a_recorded_step_is_shown_in_order),
+        cmocka_unit_test(test_spans__one_rank_shows_each_piece_of_its_work),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

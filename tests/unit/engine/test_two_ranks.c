@@ -234,6 +234,14 @@ static int part_ways(int who, const char *what) {
     if (strcmp(what, "counts") == 0) {
         CHECK(tess_all_reduce(t, x, own_rank == who ? 5 : 3, TESS_F32, TESS_SUM) == TESS_E_MISMATCH);
         CHECK(says("tess_all_reduce (sum) of 5 f32") && says("tess_all_reduce (sum) of 3 f32"));
+    } else if (strcmp(what, "i32") == 0 || !what[1]) { /* a dtype, or an operation */
+        uint32_t dtype = strcmp(what, "i32") == 0 && own_rank == who ? TESS_I32 : TESS_F32;
+        uint32_t op = !what[1] && own_rank == who ? (uint32_t)(what[0] - '0') : TESS_SUM;
+        static const char *const names[] = { "", "sum", "min", "max", "average" };
+        char mine[64];
+        CHECK(tess_all_reduce(t, x, 3, dtype, op) == TESS_E_MISMATCH && says("tess_all_reduce (sum) of 3 f32"));
+        snprintf(mine, sizeof mine, "tess_all_reduce (%s) of 3 %s", names[op], dtype == TESS_I32 ? "i32" : "f32");
+        CHECK(says(mine));
     } else if (strcmp(what, "passes") == 0) {
         uint32_t kind = own_rank == who ? TESS_PASS_EVAL : TESS_PASS_TRAIN;
         CHECK(toy_pass(t, &m, kind, own_rank, &loss) == TESS_E_MISMATCH);
@@ -318,6 +326,55 @@ static int loads(const char *dir, char *what, const char *expected) {
     return 0;
 }
 
+static double last_end;
+
+/* Collectives run one behind another; the engine's thread waits for none but these. */
+static tess_status print_collective(void *user, const tess_span *s) {
+    static const char *const waits[] = { "wait_all_gather", "wait_reduce_scatter", "all_reduce_norm" };
+    int known = !s->wait;
+    (void)user;
+    for (int i = 0; s->wait && i < 3; i++)
+        known |= strcmp(s->op, waits[i]) == 0;
+    if (!known || s->seconds < 0 || (s->wait && s->seconds < 0.99e-6))
+        return tess_fail(TESS_E_INVALID, "%s %s", s->op, s->unit);
+    if (strcmp(s->lane, "communication") != 0)
+        return TESS_OK;
+    if (s->start < last_end - 1e-9)
+        return tess_fail(TESS_E_INVALID, "%s begins before the one before it ends", s->op);
+    last_end = s->start + s->seconds;
+    if (own_rank == 0)
+        printf("%s %s; ", s->op, s->unit);
+    return TESS_OK;
+}
+
+static int spans(void) {
+    tess *t = NULL;
+    toy m;
+    double loss;
+    const tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f, .clip_norm = 1 };
+    CHECK(!open_toy(&t, &m, 0, TOY_BLOCKS));
+    CHECK(!tess_trace(t, 1000));
+    CHECK(!toy_run(t, TESS_PASS_TRAIN, own_rank, &step, &loss));
+    CHECK(!tess_trace_each(t, 0, print_collective, NULL));
+    CHECK(!tess_close(t));
+    return 0;
+}
+
+/* FILE: none passes a barrier before the slowest has come. */
+static int barrier(const char *file) {
+    tess *t = NULL;
+    toy m;
+    CHECK(!open_toy(&t, &m, 0, 0) && tess_rank(t) == own_rank && tess_ranks(t) == 2);
+    if (own_rank == 1) {
+        usleep(200000);
+        CHECK(access(file, F_OK) != 0 && fclose(fopen(file, "w")) == 0);
+    }
+    CHECK(!tess_barrier(t));
+    CHECK(access(file, F_OK) == 0);
+    CHECK(!tess_close(t));
+    return 0;
+}
+
 static int be_rank(char **argv) {
     own_rank = atoi(getenv("RANK"));
     if (strcmp(argv[1], "differ") == 0)
@@ -332,6 +389,10 @@ static int be_rank(char **argv) {
         return not_finite_matrix(atoi(argv[2]));
     if (strcmp(argv[1], "stacks") == 0)
         return stacks();
+    if (strcmp(argv[1], "barrier") == 0)
+        return barrier(argv[2]);
+    if (strcmp(argv[1], "spans") == 0)
+        return spans();
     return strcmp(argv[1], "loads") == 0 ? loads(argv[2], argv[3], argv[4]) : saves(argv[2]);
 }
 
@@ -380,6 +441,9 @@ static void test_two_ranks__who_part_ways_are_named_with_what_they_do(void **sta
     for (int gloo = 0; gloo < 2; gloo++) {
         setenv("TESSERA_COMM", gloo ? "gloo" : "shm", 1);
         expect_ranks(2, "part-ways", gloo ? "1" : "0", "counts", "");
+        static const char *const other[] = { "i32", "2", "3", "4" };
+        for (int i = 0; i < 4; i++)
+            expect_ranks(2, "part-ways", "1", other[i], "");
         expect_ranks(2, "part-ways", "1", "passes", "");
         expect_ranks(2, "part-ways", "0", "steps", "");
     }
@@ -464,6 +528,23 @@ static void test_two_ranks__a_save_that_fails_on_one_fails_on_all(void **state) 
     }
 }
 
+static void test_two_ranks__a_barrier_waits_for_the_last(void **state) {
+    char file[64];
+    (void)state;
+    snprintf(file, sizeof file, "/tmp/tessera-test-barrier-%d", (int)getpid());
+    expect_ranks(2, "barrier", file, "", "");
+    assert_int_equal(remove(file), 0);
+}
+
+static void test_two_ranks__a_trace_shows_each_collective(void **state) {
+    (void)state;
+    assert_string_equal(expect_ranks(2, "spans", "", "", ""),
+                        "all_gather embed.weight; all_gather h.0; all_gather h.1; all_gather h.1; all_gather h.2; "
+                        "all_gather head; all_gather embed.weight; all_gather h.2; reduce_scatter head; all_gather "
+                        "h.1; all_gather h.1; reduce_scatter h.2; all_gather h.0; reduce_scatter h.1; all_gather "
+                        "embed.weight; reduce_scatter h.0; reduce_scatter embed.weight; all_reduce_norm ; ");
+}
+
 int main(int argc, char **argv) {
     if (argc > 2)
         return be_rank(argv);
@@ -474,6 +555,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_two_ranks__who_has_the_value_that_is_not_finite_is_named),
         cmocka_unit_test(test_two_ranks__what_newton_schulz_makes_nan_is_named_where_it_rests),
         cmocka_unit_test(test_two_ranks__a_stack_of_matrices_has_the_same_bits_on_any_ranks),
+        cmocka_unit_test(test_two_ranks__a_barrier_waits_for_the_last),
+        cmocka_unit_test(test_two_ranks__a_trace_shows_each_collective),
         cmocka_unit_test(test_two_ranks__a_save_that_fails_on_one_fails_on_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

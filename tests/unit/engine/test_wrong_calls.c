@@ -97,6 +97,52 @@ static void test_wrong_calls__kinds_of_passes(void **state) {
         "next");
 }
 
+static tess *after_microbatches(int n) {
+    tess *t = NULL;
+    double loss;
+    tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .accum = 3, .input_bytes = TOY_INPUT_BYTES };
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(toy_declare(t, &m, 0), TESS_OK);
+    assert_int_equal(tess_shard(t, toy_fill, NULL), TESS_OK);
+    for (int i = 0; i < n; i++)
+        assert_int_equal(toy_pass(t, &m, TESS_PASS_TRAIN, i, &loss), TESS_OK);
+    return t;
+}
+
+static void test_wrong_calls__a_step_has_all_its_microbatches(void **state) {
+    (void)state;
+    const tess_optimizer_options step = { .struct_size = sizeof step, .lr = 0.01f };
+    float norm;
+    for (int n = 0; n < 3; n++) {
+        char text[120];
+        const char *from = " (tess_options.accum=3)";
+        tess *t = after_microbatches(n);
+        snprintf(text, sizeof text, "tess_step: %d of 3 training passes have run since the last step%s", n, from);
+        expect(t, tess_step(t, &step), text);
+        t = after_microbatches(n);
+        snprintf(text, sizeof text, "tess_grad_norm: %d of 3 training passes have run since the last step%s", n, from);
+        expect(t, tess_grad_norm(t, &norm), text);
+        t = after_microbatches(n);
+        if (n == 0) {
+            assert_int_equal(tess_steps_set(t, 12), TESS_OK);
+            assert_int_equal(tess_steps_done(t), 12);
+            tess_close(t);
+            continue;
+        }
+        snprintf(text, sizeof text,
+                 "tess_steps_set: %d of 3 passes of a step have run; tess_step or tess_grad_drop comes first", n);
+        expect(t, tess_steps_set(t, 12), text);
+    }
+    tess *t = after_microbatches(3);
+    assert_int_equal(tess_grad_norm(t, &norm), TESS_OK);
+    assert_true(norm > 0);
+    assert_int_equal(tess_step(t, &step), TESS_OK);
+    tess_close(t);
+    t = declared(0);
+    expect(t, tess_steps_set(t, 1), "tess_steps_set before tess_shard");
+    assert_int_equal(tess_steps_done(NULL), 0);
+}
+
 static void test_wrong_calls__scopes_that_are_none_and_rooms_that_do_not_fit(void **state) {
     (void)state;
     static const tess_scope none[] = { -1, TOY_SCOPES };
@@ -295,6 +341,7 @@ int main(void) {
         cmocka_unit_test(test_wrong_calls__before_there_is_anything_to_run),
         cmocka_unit_test(test_wrong_calls__common_bytes_that_are_not_there),
         cmocka_unit_test(test_wrong_calls__kinds_of_passes),
+        cmocka_unit_test(test_wrong_calls__a_step_has_all_its_microbatches),
         cmocka_unit_test(test_wrong_calls__scopes_that_are_none_and_rooms_that_do_not_fit),
         cmocka_unit_test(test_wrong_calls__scopes_at_a_wrong_time),
         cmocka_unit_test(test_wrong_calls__tables_of_pointers),

@@ -14,6 +14,8 @@
 
 enum { LAYERS = 5, BLOCKS = LAYERS + 2 };
 
+static int layers = LAYERS; /* of the next plans */
+
 static tess_status nothing(void *user, const tess_block_call *call) {
     (void)user, (void)call;
     return TESS_OK;
@@ -34,7 +36,7 @@ static void add_block(tess *t, const char *name, uint64_t saved, uint64_t select
     assert_int_equal(tess_block_add(t, &b, NULL), TESS_OK);
 }
 
-/* Plans a model of five layers, of which `odd` makes the third larger; TESS_E_PLANNED, or what is wrong. */
+/* Plans a model of so many layers, of which `odd` makes the third larger; TESS_E_PLANNED, or what is wrong. */
 static tess_status plan(const char *activations, int odd, tess **out) {
     char name[16];
     tess_options o = { .struct_size = sizeof o, .plan_only = 1, .ranks = 1, .activations = activations };
@@ -44,7 +46,7 @@ static tess_status plan(const char *activations, int odd, tess **out) {
     if (s)
         return s;
     add_block(*out, "embed", 0, 0, 640);
-    for (int i = 0; i < LAYERS; i++) {
+    for (int i = 0; i < layers; i++) {
         snprintf(name, sizeof name, "h.%d", i);
         add_block(*out, name, odd && i == 2 ? 90112 : 40960, odd && i == 3 ? 0 : 12288, odd && i == 2 ? 2048 : 1024);
     }
@@ -219,6 +221,57 @@ static void test_activations__auto_with_offload_keeps_to_the_host_budget(void **
     unsetenv("TESSERA_HOST_MEMORY");
 }
 
+/* 0, step, 2 step … below n, and n: the next of them. */
+static int after(int i, int step, int n) {
+    return i + step < n || i == n ? i + step : n;
+}
+
+/* The ways to have so many blocks made again and saved in part, both counts in steps. */
+static int count_ways(int n, int step, int selective) {
+    int ways = 0;
+    for (int made = 0; made <= n; made = after(made, step, n))
+        for (int part = 0; part <= (selective ? n - made : 0); part = selective ? after(part, step, n - made) : 1)
+            ways++;
+    return ways;
+}
+
+static int compiled;
+
+/* In place of a compiler: nothing fits. */
+static tess_status compile_too_large(tess__plan *p, uint64_t bytes[3]) {
+    (void)p;
+    compiled++;
+    bytes[TESS_DOMAIN_DEVICE] = 2;
+    bytes[TESS_DOMAIN_HOST] = 0;
+    return TESS_OK;
+}
+
+/* Where blocks are so many that their choices are too many, the counts of the largest kind of blocks go in steps. */
+static void test_activations__auto_takes_steps_where_blocks_are_many(void **state) {
+    static const struct { int layers, odd; } cases[] = { { 7, 0 }, { 40, 0 }, { 90, 0 }, { 40, 1 } };
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        int alike = cases[i].layers - 2 * cases[i].odd, step = 1, ways;
+        int others = cases[i].odd ? count_ways(1, 1, 1) * count_ways(1, 1, 0) : 1;
+        while ((ways = count_ways(alike, step, 1) * others) > 4096)
+            step++;
+        char says[80];
+        tess *t;
+        layers = cases[i].layers;
+        snprintf(says, sizeof says, "no choice of %d fits 1 bytes of device memory", ways);
+        assert_int_equal(plan("auto:1GiB", cases[i].odd, &t), TESS_E_PLANNED);
+        free(t->plan.activations_text);
+        t->plan.setup.activation_spec = "auto:1";
+        compiled = 0;
+        assert_int_equal(tess__activations_choose(&t->plan, compile_too_large), TESS_E_BUDGET);
+        assert_int_equal(compiled, ways + 1); /* at last the smallest */
+        if (!strstr(tess_last_error(), says))
+            fail_msg("%d layers: \"%s\" lacks \"%s\"", layers, tess_last_error(), says);
+        tess_close(t);
+        layers = LAYERS;
+    }
+}
+
 int main(void) {
     setenv("TESSERA_LOG", "error", 1);
     const struct CMUnitTest tests[] = {
@@ -226,6 +279,7 @@ int main(void) {
         cmocka_unit_test(test_activations__what_means_nothing_is_refused),
         cmocka_unit_test(test_activations__auto_passes_over_nothing_cheaper_that_fits),
         cmocka_unit_test(test_activations__auto_with_offload_passes_over_nothing_cheaper_that_fits),
+        cmocka_unit_test(test_activations__auto_takes_steps_where_blocks_are_many),
         cmocka_unit_test(test_activations__auto_with_offload_keeps_to_the_host_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

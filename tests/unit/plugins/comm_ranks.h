@@ -223,8 +223,10 @@ static void try_all(rank_state *r, tess_comm *comm, int rank, int n, const int *
     }
     if (n <= 5) {
         tess_collective c = { .op = TESS_ALL_GATHER, .send_dtype = TESS_F32, .recv_dtype = TESS_F32, .scale = 1 };
-        c.count = 2 * (1 << 18) + 3;
-        try_call(r, comm, rank, n, of, c);
+        for (int last = -1; last <= 3; last += 4) { /* elements of the last chunk; -1: one less than a chunk has */
+            c.count = (uint64_t)(2 * (1 << 18) + last);
+            try_call(r, comm, rank, n, of, c);
+        }
     }
     const tess_collective barrier = { .op = TESS_BARRIER, .scale = 1 };
     tess_collective c = barrier;

@@ -500,6 +500,81 @@ static void test_hosts_parts__memory_is_that_of_the_host(void **state) {
     part_ops.mem_free = NULL;
 }
 
+static int opened, refused; /* refused: which of the next to open fails, or is none of the tree's order; 0: none */
+static char names_opened[2][32];
+
+static tess_status query_nothing(void *ctx, tess_comm *c, tess_comm_caps *out) {
+    (void)ctx, (void)c;
+    *out = (tess_comm_caps){ .struct_size = out->struct_size };
+    return TESS_OK;
+}
+
+static tess_status open_counted(void *h, uint32_t kind, const char *name, const void **ops, void **ctx, void **handle,
+                                tess_error *e) {
+    static const tess_comm_ops none = { .struct_size = sizeof none, .query = query_nothing };
+    (void)h, (void)kind, (void)e;
+    snprintf(names_opened[opened % 2], 32, "%s", name);
+    opened++;
+    if (refused == opened)
+        return TESS_E_INVALID;
+    *ops = refused == -opened ? &none : &part_ops;
+    *ctx = *handle = (void *)names_opened;
+    return TESS_OK;
+}
+
+static void close_counted(void *h, void *handle) {
+    (void)h;
+    opened -= handle != NULL;
+}
+
+/* A pair of names opens two plugins. What does not go closes the one that was open. */
+static void test_hosts_parts__a_pair_is_opened_whole_or_not(void **state) {
+    static const struct {
+        const char *args, *within, *between; /* null: refused */
+    } pairs[] = { { "", "shm", "gloo" },
+                  { NULL, "shm", "gloo" },
+                  { "a+b", "a", "b" },
+                  { "a+b+c", "a", "b+c" },
+                  { "a", NULL, NULL },
+                  { "+b", NULL, NULL },
+                  { "a+", NULL, NULL },
+                  { "a-name-of-thirty-one-characters+b", "a-name-of-thirty-one-characters", "b" },
+                  { "a-name-of-thirty-two-characters!+b", NULL, NULL },
+                  { "b+a-name-of-thirty-one-characters", "b", "a-name-of-thirty-one-characters" },
+                  { "b+a-name-of-thirty-two-characters!", NULL, NULL } };
+    const void *ops;
+    void *ctx;
+    tess_error e = { .struct_size = sizeof e };
+    (void)state;
+    host.plugin_open = open_counted;
+    host.plugin_close = close_counted;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        host.args = pairs[i].args;
+        opened = refused = 0;
+        tess_status s = open_plugin(&host, TESS_KIND_COMM, &ops, &ctx, &e);
+        assert_int_equal(s, pairs[i].within ? TESS_OK : TESS_E_INVALID);
+        if (s) {
+            assert_non_null(strstr(e.message, "is no pair, expected WITHIN+BETWEEN, as shm+gloo"));
+            assert_int_equal(opened, 0);
+            continue;
+        }
+        assert_string_equal(names_opened[0], pairs[i].within);
+        assert_string_equal(names_opened[1], pairs[i].between);
+        ((const tess_comm_ops *)ops)->close(ctx);
+        assert_int_equal(opened, 0);
+    }
+    host.args = "a+b";
+    for (int which = 1; which <= 2; which++)
+        for (int sign = -1; sign <= 1; sign += 2) {
+            opened = 0;
+            refused = sign * which;
+            assert_int_equal(open_plugin(&host, TESS_KIND_COMM, &ops, &ctx, &e),
+                             sign > 0 ? TESS_E_INVALID : TESS_E_UNSUPPORTED);
+            assert_int_equal(opened, sign > 0); /* the one that failed is not open */
+        }
+    assert_int_equal(open_plugin(&host, TESS_KIND_DEVICE, &ops, &ctx, &e), TESS_E_UNSUPPORTED);
+}
+
 static int open_hosts(void **state) {
     (void)state;
     host.plugin_open = open_part;
@@ -515,6 +590,7 @@ int main(void) {
         cmocka_unit_test(test_hosts_parts__groups_split_off_have_theirs),
         cmocka_unit_test(test_hosts_parts__a_failure_names_the_rank_of_all),
         cmocka_unit_test(test_hosts_parts__memory_is_that_of_the_host),
+        cmocka_unit_test(test_hosts_parts__a_pair_is_opened_whole_or_not), /* over others, from here on */
     };
     return cmocka_run_group_tests(tests, open_hosts, NULL);
 }

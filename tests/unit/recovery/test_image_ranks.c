@@ -318,6 +318,39 @@ static void test_image_ranks__lost_ranks_get_theirs_from_whoever_is_left(void **
         }
 }
 
+/* A piece is told from another, and from that of another rank: who goes wrong does not take one for the other. */
+static void test_image_ranks__no_two_pieces_have_one_tag(void **state) {
+    (void)state;
+    make_group(3, 3, TESS_MEM_HOST);
+    take_all(5, 0, NULL);
+    const ranks_meeting *m = &ranks.group[0];
+    assert_int_equal(m->n_tags, 3 * 2);
+    for (int i = 0; i < m->n_tags; i++)
+        for (int k = 0; k < i; k++)
+            assert_true(m->tags[i] != m->tags[k]);
+}
+
+/* Memory has changed images of ranks that live on: each comes back from whoever keeps its copy. Of replicas all lack
+ * the same bytes, so that one sending is enough. */
+static void test_image_ranks__images_that_have_changed_come_back(void **state) {
+    static const int32_t n[] = { 2, 3, 6 };
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        for (int changed = 1; changed < (n[i] > 2 ? 3 : 2); changed++) {
+            make_group(n[i], i == 2 ? 2 : n[i], TESS_MEM_HOST);
+            take_all(5, 0, NULL);
+            take_all(6, 1, NULL);
+            ranks.posts = 0;
+            for (int32_t r = 0; r < changed; r++) { /* of one group, or of one shard */
+                member *m = &all[i == 2 ? 2 * r : r];
+                memset(m->images + image_bytes, 0xee, image_bytes);
+                m->t.mirror.own[1] = -1;
+            }
+            restore_all(6);
+            assert_int_equal(ranks.posts, 2 * (i == 2 ? 3 : changed * n[i]));
+        }
+}
+
 /* Nobody lost anything: nothing is sent, and all go back. */
 static void test_image_ranks__with_all_images_left_nothing_is_sent(void **state) {
     (void)state;
@@ -412,6 +445,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_image_ranks__each_rank_keeps_the_image_of_the_one_before_it),
         cmocka_unit_test(test_image_ranks__lost_ranks_get_theirs_from_whoever_is_left),
+        cmocka_unit_test(test_image_ranks__no_two_pieces_have_one_tag),
+        cmocka_unit_test(test_image_ranks__images_that_have_changed_come_back),
         cmocka_unit_test(test_image_ranks__with_all_images_left_nothing_is_sent),
         cmocka_unit_test(test_image_ranks__without_any_image_all_say_whose_is_gone),
         cmocka_unit_test(test_image_ranks__what_is_torn_does_not_count),

@@ -364,6 +364,25 @@ static void test_smaller_group__a_loss_on_the_way_begins_again_with_what_is_carr
     tess__smaller_end(&all[2].t);
 }
 
+/* What a rank does not carry, it does not offer the next time either. */
+static void test_smaller_group__what_is_not_carried_is_not_offered(void **state) {
+    (void)state;
+    static const int32_t were[] = { 0, 1, 3 };
+    make_group(3, were);
+    join_all();
+    all[1].t.mirror.carry->has_own = all[1].t.mirror.carry->has_copy = 0; /* 3 has a copy of 1's image, and its own */
+    ranks_begin(3, 1);
+    join_all();
+    for (int32_t r = 0; r < 3; r++) {
+        const tess__holding *of = all[r].t.mirror.carry->holding;
+        assert_int_equal(all[r].got, TESS_OK);
+        for (int k = 0; k < 2; k++)
+            assert_true(of[1].own[k] == -1 && of[1].copy[k] == -1 && of[2].own[k] == -1);
+        assert_true(of[3].own[0] == 6 && of[3].copy[0] == 6);
+    }
+    end_all();
+}
+
 /* One rank has finished already when another is lost: all have images of the group that formed, and those count. */
 static void test_smaller_group__when_one_has_finished_the_new_images_count(void **state) {
     (void)state;
@@ -490,6 +509,7 @@ int main(void) {
         cmocka_unit_test(test_smaller_group__without_an_image_nothing_is_carried),
         cmocka_unit_test(test_smaller_group__numbers_that_cannot_be_are_named),
         cmocka_unit_test(test_smaller_group__a_loss_on_the_way_begins_again_with_what_is_carried),
+        cmocka_unit_test(test_smaller_group__what_is_not_carried_is_not_offered),
         cmocka_unit_test(test_smaller_group__when_one_has_finished_the_new_images_count),
         cmocka_unit_test(test_smaller_group__peaks_count_what_is_carried),
         cmocka_unit_test(test_smaller_group__each_failure_on_the_way_ends_it),

@@ -18,8 +18,9 @@ typedef struct { /* ranks that meet */
     pthread_mutex_t lock;
     pthread_cond_t met;
     int n, arrived, turn, broken;
-    tess_collective posted; /* by the first to come */
-    uint64_t number;
+    tess_collective posted;    /* by the first to come */
+    uint64_t number, tags[64]; /* of all that were posted since ranks_begin */
+    int n_tags;
     char *data;
     char value[RANKS_MOST][RANKS_VALUE];
 } ranks_meeting;
@@ -41,7 +42,7 @@ static inline void ranks_meeting_init(ranks_meeting *m, int n) {
     pthread_mutex_init(&m->lock, NULL);
     pthread_cond_init(&m->met, NULL);
     m->n = n;
-    m->arrived = m->turn = m->broken = 0;
+    m->arrived = m->turn = m->broken = m->n_tags = 0;
     m->data = m->data ? m->data : malloc(TESS__MIRROR_CHUNK);
 }
 
@@ -103,6 +104,8 @@ static inline tess_status ranks_comm_run(tess__comms *c, int which, const tess_c
     if (self == x->root) {
         m->posted = *x;
         m->number = number;
+        if (m->n_tags < 64)
+            m->tags[m->n_tags++] = x->tag;
         memcpy(m->data, x->send, x->count);
     }
     TRY(ranks_meet(m));
