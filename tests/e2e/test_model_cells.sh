@@ -62,6 +62,8 @@ computed() {
     [ $W != 2 ] || sync=end
     key="${models[m]}, $W ranks, $precision"
   fi
+  [ ${models[m]} != llama ] || precision=${precision/%bf16/bf16:products=fp8} # gpt has the other
+  key=${key/%bf16/$precision}
   options=(--precision "$precision" --clip $clip --steps 3 --quiet --json)
   [ "$deterministic" = 0 ] || options+=(--deterministic)
   ranks=(-n "$W" --accum $k --sync $sync)

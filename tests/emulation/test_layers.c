@@ -480,6 +480,30 @@ static void test_layers__attention_between_products(void **state) {
         }
 }
 
+/* ---- factors in fp8 ---------------------------------------------------------------------------------- */
+static ops_cuda_fp8 fp8_of(const uint64_t *rows, uint64_t width, int turn, int e5m2, float size) {
+    ops_cuda_fp8 f = { .width = width, .turn = turn, .e5m2 = e5m2, .inverse = array(4) };
+    for (int p = 0; p < OPS_FP8_PIECES; p++) {
+        f.from[p] = rows[p] ? factors(rows[p] * width, 1, size) : NULL;
+        f.rows[p] = rows[p], f.all += rows[p];
+        f.blocks += (uint32_t)(over(rows[p], OPS_FP8_TILE) * over(width, OPS_FP8_TILE));
+    }
+    f.n_parts = (uint32_t)over(f.all * width, 8 * OPS_BLOCK), f.parts = array(f.n_parts * 4);
+    f.to = array(f.all * width);
+    return f;
+}
+static void test_layers__codes_of_fp8(void **state) {
+    static const uint64_t one[] = { 48, 0, 0 }, some[] = { 272, 16, 144 };
+    (void)state;
+    for (int turn = 0; turn < 2; turn++)
+        for (int e5m2 = 0; e5m2 < 2; e5m2++) {
+            ops_args_fp8_most a = { { fp8_of(some, 144, turn, e5m2, 1), fp8_of(one, 400, !turn, !e5m2, 1e-3f) } };
+            OPS(fp8_most, a, a.of[0].n_parts + a.of[1].n_parts);
+            OPS(fp8_codes, a, a.of[0].blocks + a.of[1].blocks);
+            compare(WHAT("turn %d, e5m2 %d", turn, e5m2));
+        }
+}
+
 static void test_layers__every_kernel_has_a_case(void **state) {
     (void)state;
     expect_all_launched(emulated_models, OPS_KERNEL_NAME(attend_)); /* test_attend.c */
@@ -505,6 +529,7 @@ int main(void) {
         cmocka_unit_test(test_layers__batchnorm),
         cmocka_unit_test(test_layers__convolutions),
         cmocka_unit_test(test_layers__attention_between_products),
+        cmocka_unit_test(test_layers__codes_of_fp8),
         cmocka_unit_test(test_layers__every_kernel_has_a_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -140,5 +140,6 @@ void model_key(const model *m, char *out, size_t n) {
     if (at < n && strcmp(m->t->name, "convbn") == 0)
         at += (size_t)snprintf(out + at, n - at, " image=%d hidden=%d", o->image_size, o->hidden);
     if (at < n)
-        snprintf(out + at, n - at, " threads=%d %s", o->threads, tess_dtype_name(o->precision));
+        snprintf(out + at, n - at, " threads=%d %s%s", o->threads, tess_dtype_name(o->precision),
+                 o->products ? "+fp8" : "");
 }

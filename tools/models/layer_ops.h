@@ -26,7 +26,20 @@ typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns]; with
     void *again;  /* with `through`: gets that GELU's result again */
     int32_t gelu; /* y = GELU(product + bias) */
     float times;  /* factor of a product without the fields from `bias` on; 0: 1 */
+    /* If not null, a and b are codes of fp8, [rows, depth] and [columns, depth] (turn_b), and the product is multiplied
+     * by both. Sides are multiples of 16. They exclude a_pitch and times, and allow bias with y_pitch, wide and add. */
+    const float *a_inverse, *b_inverse;
+    int32_t a_e5m2; /* a is of e5m2; else it is, as b, of e4m3 */
 } ops_factors;
+
+enum { OPS_FP8_MOST = 3 };
+typedef struct { /* codes of n matrices of `width` columns, which lie behind each other and have one scale (fp8.h) */
+    const void *from[OPS_FP8_MOST];
+    uint64_t rows[OPS_FP8_MOST], width; /* multiples of 16 */
+    int32_t n, turn, e5m2;              /* turn: `to` is [width, all rows], otherwise [all rows, width] */
+    void *to;
+    float *inverse; /* gets 1 / the scale */
+} ops_fp8_factor;
 
 typedef struct { /* rows of `width`; `time` rows are a sample */
     uint64_t rows, width, time;
@@ -114,6 +127,9 @@ struct ops_layer_table {
     /** One launch. Another follows with `through`, and if the library of products does not support bias or GELU. Sides
      * that are no multiples of eight may take several. */
     tess_status (*product)(ops *, const ops_factors *, void *workspace);
+    uint64_t (*fp8_need)(void); /* bytes of scratch of the next; [pure] */
+    /** Makes codes of both factors of a product. Two launches. A table for bf16 has it. */
+    tess_status (*fp8_codes)(ops *, const ops_fp8_factor both[2], void *scratch);
     tess_status (*norm)(ops *, const ops_norm *);
     tess_status (*norm_backward)(ops *, const ops_norm_backward *);
     /** y = dropout(x) and *out = y; at rate 0 nothing is enqueued and *out = x. */

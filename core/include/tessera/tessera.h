@@ -161,7 +161,8 @@ TESS_API tess_status tess_proof_words(tess *, const char *words);
 /* ---- describe: local, same on all ranks ------------------------------------------------------- */
 typedef struct {
     uint32_t struct_size, dtype, flags; /* dtype: f32, f64, bf16, f16; u8 with TESS_FROZEN alone */
-    uint32_t compute_dtypes; /* 1 << dtype: what my kernels can read; 0: dtype only. Precision outside it is refused */
+    uint32_t compute_dtypes; /* 1 << dtype: what my kernels can read; 0: dtype only. Precision outside it is refused.
+                              * 1 << TESS_F8E4M3: they can also round it to that in products (tess_product_dtype) */
     const char *name;        /* copied. "h.*.fc.weight" with stack = L describes L parameters, * = 0 … L-1 */
     int64_t stack;           /* 0: not stacked */
     const int64_t *shape;    /* of one slice; copied. Null with ndim 0: one element */
