@@ -6,7 +6,7 @@
 #define TESS_MODELS_FP8_FORMULAS_H
 #include "kit/formulas.h"
 
-/* What differs: bits of the largest number and of the smallest normal one, and of 2 to the 20th or 21st. */
+/* The formats differ in their largest number and smallest normal one, here as bits, and in their steps. */
 enum { FP8_E4M3, FP8_E5M2 };
 #define FP8_TOP(e5m2) ((e5m2) ? 0x47600000u : 0x43e00000u)    /* 57344, 448 */
 #define FP8_NORMAL(e5m2) ((e5m2) ? 0x38800000u : 0x3c800000u) /* 2^-14, 2^-6 */

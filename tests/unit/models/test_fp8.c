@@ -261,6 +261,24 @@ static void test_fp8__products_of_odd_sides_stay_in_bf16(void **state) {
     run_destroy(&r);
 }
 
+/* Where a layer's scratch is the largest, what is written behind it is found (direct_intact). The largest products are
+ * each of a layer's in turn. */
+static void test_fp8__rounded_factors_fit_into_what_is_stated(void **state) {
+    static const struct {
+        int32_t width, kv_heads, feed;
+    } sizes[] = { { 32, 1, 16 }, { 32, 1, 512 }, { 128, 2, 16 }, { 256, 2, 48 } };
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int halves = 0; halves < 2; halves++) {
+            model_options o = llama(TESS_F8E4M3);
+            o.width = sizes[i].width, o.decoder.kv_heads = sizes[i].kv_heads, o.decoder.feed = sizes[i].feed;
+            o.decoder.vocabulary = 64, o.half_units = halves;
+            run r = run_create("llama", &o);
+            assert_true(pass(&r, 0) > 0);
+            run_destroy(&r);
+        }
+}
+
 /* A NaN in one matrix is a NaN in the loss, not a number. */
 static void test_fp8__a_nan_reaches_the_loss(void **state) {
     model_options o = llama(TESS_F8E4M3);
@@ -284,6 +302,7 @@ int main(void) {
         cmocka_unit_test(test_fp8__losses_follow_pytorch),
         cmocka_unit_test(test_fp8__refuses_in_one_line),
         cmocka_unit_test(test_fp8__products_of_odd_sides_stay_in_bf16),
+        cmocka_unit_test(test_fp8__rounded_factors_fit_into_what_is_stated),
         cmocka_unit_test(test_fp8__a_nan_reaches_the_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

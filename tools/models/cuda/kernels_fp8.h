@@ -178,7 +178,7 @@ OPS_BODY(fp8_codes) {
         float scale = fp8_scale(ops_fp8_of_room(room), f->e5m2);
         if (number == 0 && thread == 0)
             *f->inverse = fp8_inverse(scale);
-        for (uint32_t unit = thread; unit < OPS_FP8_TILE / 4 * (OPS_FP8_TILE / 8); unit += OPS_BLOCK)
+        OPS_ROLLED for (uint32_t unit = thread; unit < OPS_FP8_TILE / 4 * (OPS_FP8_TILE / 8); unit += OPS_BLOCK)
             ops_fp8_unit(f, &t, unit, scale, room);
     } else if (f->turn) {
         for (uint32_t piece = thread; piece < OPS_FP8_TILE * (OPS_FP8_TILE / 16); piece += OPS_BLOCK)
