@@ -158,8 +158,8 @@ static void test_shared_connection__every_engine_hears_of_a_loss(void **state) {
     tess__kv_server_stop(server);
 }
 
-static void test_shared_connection__a_report_says_what_the_rank_did_at_that_moment(void **state) {
-    (void)state;
+/* `length`: of the text about what the rank does. */
+static void report_says(size_t length) {
     tess__kv_server *server = start_here(1);
     tess__world w = world_at(place());
     tess__control *control = NULL;
@@ -168,8 +168,8 @@ static void test_shared_connection__a_report_says_what_the_rank_did_at_that_mome
     assert_int_equal(tess__control_was_lost(control), 0);
     tess__control_cause_text(control, text, sizeof text);
     assert_string_equal(text, "");
-    memset(doing, 'd', sizeof doing - 1);
-    doing[sizeof doing - 1] = 0;
+    memset(doing, 'd', length);
+    doing[length] = 0;
     tess__control_doing(control, "forward of unit h.3");
     tess__control_doing(control, NULL);
     tess__control_doing(control, doing); /* too soon for the thread to have seen it */
@@ -185,6 +185,13 @@ static void test_shared_connection__a_report_says_what_the_rank_did_at_that_mome
     assert_string_equal(tess_last_error(), expected);
     tess__control_close(control, 0);
     tess__kv_server_stop(server);
+}
+
+static void test_shared_connection__a_report_says_what_the_rank_did_at_that_moment(void **state) {
+    (void)state;
+    static const size_t lengths[] = { 299, 16, 8, 21, 1 };
+    for (int i = 0; i < 5; i++)
+        report_says(lengths[i]);
 }
 
 /* The launcher has its ranks end with it; one that uses this library hears of the end, and says so itself. */
