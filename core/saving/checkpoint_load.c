@@ -322,8 +322,10 @@ static tess_status load_newest(loading *l, tess_checkpoint_info *info) {
         s = load_one(l, path, info);
         if ((agreed = agree_on_outcome(l, s, &f)) || !f.status)
             break;
-        l->past.passed = step > l->past.passed ? step : l->past.passed;
-        if (f.foreign)
+        int damaged = f.status != TESS_E_NOMEM; /* else another try may read it */
+        if (damaged)
+            l->past.passed = step > l->past.passed ? step : l->past.passed;
+        if (f.foreign || !damaged)
             agreed = tess__fail(f.status, "%s", f.message);
         else if (l->t->comms.world.rank == 0)
             tess__log(TESS_LOG_WARNING, "%s; trying the checkpoint before", f.message);

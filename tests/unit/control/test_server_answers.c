@@ -219,6 +219,37 @@ static void test_server_answers__some_ranks_exchange_in_their_order_and_wait_for
     close_world(&w);
 }
 
+/* A list that is too long, less than nothing, or that its bytes cannot hold, from whoever does not keep to the
+ * protocol. */
+static void test_server_answers__a_list_of_ranks_fits_its_message(void **state) {
+    (void)state;
+    static const struct {
+        int32_t n;
+        uint32_t bytes;
+        const char *why;
+    } lists[] = {
+        { -1, 8, "an exchange among ranks that are not listed" },
+        { 2, 7, "an exchange among ranks that are not listed" },
+        { TESS__KV_MEMBERS_MAX + 1, 4 * (TESS__KV_MEMBERS_MAX + 1), "an exchange among ranks that are not listed" },
+        { TESS__KV_MEMBERS_MAX, 4 * TESS__KV_MEMBERS_MAX, "the ranks of an exchange are not such, or this is none" }
+    };
+    static unsigned char value[4 * (TESS__KV_MEMBERS_MAX + 1)];
+    world w;
+    open_world(&w);
+    for (uint32_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        tess__message m = { .type = TESS__WIRE_EXCHANGE,
+                            .id = 1 + i,
+                            .arg = lists[i].n,
+                            .key = "k",
+                            .key_bytes = 2,
+                            .value = value,
+                            .value_bytes = lists[i].bytes };
+        send_all(w.fd[0], &m);
+        expect_error(&w, 0, 1 + i, TESS_E_INVALID, lists[i].why);
+    }
+    close_world(&w);
+}
+
 static void test_server_answers__all_ranks_together_have_64_mib(void **state) {
     (void)state;
     enum { MOST = (64 << 20) / 17 }; /* of each of 17 ranks; of whom one comes */
@@ -440,6 +471,7 @@ int main(void) {
         cmocka_unit_test(test_server_answers__each_gets_all_in_the_order_of_ranks),
         cmocka_unit_test(test_server_answers__what_cannot_complete_is_said_to_all_who_wait),
         cmocka_unit_test(test_server_answers__some_ranks_exchange_in_their_order_and_wait_for_no_other),
+        cmocka_unit_test(test_server_answers__a_list_of_ranks_fits_its_message),
         cmocka_unit_test(test_server_answers__all_ranks_together_have_64_mib),
         cmocka_unit_test(test_server_answers__who_said_goodbye_is_not_waited_for),
         cmocka_unit_test(test_server_answers__what_the_launcher_asks_is_answered),

@@ -158,8 +158,8 @@ static void test_shared_connection__every_engine_hears_of_a_loss(void **state) {
     tess__kv_server_stop(server);
 }
 
-static void test_shared_connection__a_report_says_what_the_rank_did_at_that_moment(void **state) {
-    (void)state;
+/* `length`: of the text about what the rank does. */
+static void report_says(size_t length) {
     tess__kv_server *server = start_here(1);
     tess__world w = world_at(place());
     tess__control *control = NULL;
@@ -168,8 +168,8 @@ static void test_shared_connection__a_report_says_what_the_rank_did_at_that_mome
     assert_int_equal(tess__control_was_lost(control), 0);
     tess__control_cause_text(control, text, sizeof text);
     assert_string_equal(text, "");
-    memset(doing, 'd', sizeof doing - 1);
-    doing[sizeof doing - 1] = 0;
+    memset(doing, 'd', length);
+    doing[length] = 0;
     tess__control_doing(control, "forward of unit h.3");
     tess__control_doing(control, NULL);
     tess__control_doing(control, doing); /* too soon for the thread to have seen it */
@@ -184,6 +184,32 @@ static void test_shared_connection__a_report_says_what_the_rank_did_at_that_mome
     assert_int_equal(tess__control_set(control, "k", "v", 1), TESS_E_ABORTED);
     assert_string_equal(tess_last_error(), expected);
     tess__control_close(control, 0);
+    tess__kv_server_stop(server);
+}
+
+static void test_shared_connection__a_report_says_what_the_rank_did_at_that_moment(void **state) {
+    (void)state;
+    static const size_t lengths[] = { 299, 16, 8, 21, 1 };
+    for (int i = 0; i < 5; i++)
+        report_says(lengths[i]);
+}
+
+static void test_shared_connection__an_exchange_is_among_so_many_ranks_at_most(void **state) {
+    (void)state;
+    static const int32_t members[TESS__KV_MEMBERS_MAX + 1], counts[] = { 0, -1, TESS__KV_MEMBERS_MAX + 1 };
+    tess__kv_server *server = start_here(1);
+    tess__world w = world_at(place());
+    tess__control *control = NULL;
+    char says[80], out = 0;
+    assert_int_equal(tess__control_open(&w, &control), TESS_OK);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(tess__control_exchange_among(control, members, counts[i], "k", "x", 1, &out), TESS_E_INVALID);
+        snprintf(says, sizeof says, "exchange 'k': %d ranks, expected 1 to 4096", (int)counts[i]);
+        assert_string_equal(tess_last_error(), says);
+    }
+    assert_int_equal(tess__control_exchange_among(control, members, 1, "k", "x", 1, &out), TESS_OK);
+    assert_int_equal(out, 'x');
+    tess__control_close(control, 1);
     tess__kv_server_stop(server);
 }
 
@@ -217,6 +243,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared_connection__engines_share_a_connection_and_come_back_on_it),
         cmocka_unit_test(test_shared_connection__another_world_is_another_connection),
+        cmocka_unit_test(test_shared_connection__an_exchange_is_among_so_many_ranks_at_most),
         cmocka_unit_test(test_shared_connection__a_launched_rank_outlives_its_launcher),
         cmocka_unit_test(test_shared_connection__a_report_says_what_the_rank_did_at_that_moment),
         cmocka_unit_test(test_shared_connection__every_engine_hears_of_a_loss),

@@ -292,6 +292,47 @@ static tess_status train(void *user) {
     return s ? tess__fail(s, "%s", said) : TESS_OK;
 }
 
+/* Saves a step and takes it back. */
+static tess_status go_back(tess *t, const char *dir) {
+    const tess_checkpoint_options save = { .struct_size = sizeof save, .dir = dir, .keep = 1, .on_newer = "aside" };
+    const tess_checkpoint_load_options load = { .struct_size = sizeof load, .path = dir };
+    tess_checkpoint_info info = { .struct_size = sizeof info };
+    tess_status s = tess_checkpoint_save(t, &save);
+    s = s ? s : tess_checkpoint_wait(t, NULL);
+    return s ? s : tess_checkpoint_load(t, &load, &info);
+}
+
+static tess_status use_checkpoints(void *user) {
+    const tess_options o = { .struct_size = sizeof o, .optimizer = "adamw" };
+    toy m;
+    tess *t = NULL;
+    long at = fails_at;
+    fails_at = 0;
+    assert_int_equal(tess_open(&o, &t), TESS_OK);
+    assert_int_equal(toy_declare(t, &m, 0), TESS_OK);
+    assert_int_equal(tess_shard(t, toy_fill, NULL), TESS_OK);
+    fails_at = at;
+    n_asked = 0;
+    tess_status s = go_back(t, user);
+    char said[512];
+    snprintf(said, sizeof said, "%s", tess_last_error());
+    fails_at = 0;
+    long asked = n_asked;
+    tess_close(t);
+    fails_at = at;
+    n_asked = asked;
+    return s ? tess__fail(s, "%s", said) : TESS_OK;
+}
+
+static void test_no_memory__an_engine_saves_and_loads_whole_or_not(void **state) {
+    (void)state;
+    char dir[] = "/tmp/tessera-test-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    assert_true(fail_each(use_checkpoints, dir, 0, 1) > 20);
+    assert_int_equal(use_checkpoints(dir), TESS_OK);
+    nftw(dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
 static void test_no_memory__an_engine_opens_whole_or_not(void **state) {
     (void)state;
     assert_true(fail_each(train, &(int){ TOY_BLOCKS }, 0, 1) > 100);
@@ -303,6 +344,7 @@ int main(void) {
         cmocka_unit_test(test_no_memory__checkpoints_are_read_whole_or_not),
         cmocka_unit_test(test_no_memory__the_control_plane_says_so),
         cmocka_unit_test(test_no_memory__an_engine_opens_whole_or_not),
+        cmocka_unit_test(test_no_memory__an_engine_saves_and_loads_whole_or_not),
     };
     tess__log_set_least(TESS_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

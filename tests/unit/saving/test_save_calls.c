@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <limits.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -193,6 +194,12 @@ static void test_save_calls__a_save_that_prepares_takes_the_directory(void **sta
     assert_int_equal(tess_close(other), TESS_OK);
 }
 
+static tess_status count_listed(void *user, const char *path, const tess_checkpoint_info *info) {
+    (void)path, (void)info;
+    ++*(int *)user;
+    return TESS_OK;
+}
+
 static tess_status note_step(void *user, const char *path, const tess_checkpoint_info *info) {
     uint64_t *seen = user;
     assert_non_null(strstr(path, "/step-00000"));
@@ -239,9 +246,34 @@ static void test_save_calls__a_save_that_is_over_holds_no_memory(void **state) {
         assert_int_equal(tess_checkpoint_save(t, &o), TESS_OK);
         if (async)
             assert_int_equal(tess_checkpoint_wait(t, NULL), TESS_OK);
-        assert_true(!t->saver->pieces.pieces && !t->saver->pieces.tensors);
+        assert_true(!t->saver->pieces.pieces && !t->saver->pieces.tensors && !t->saver->pieces.n);
         assert_int_equal(tess_close(t), TESS_OK);
     }
+}
+
+/* A run may save and load as often as it likes. (Sanitizers, whose mallinfo is empty, look for leaks themselves.) */
+static void test_save_calls__many_saves_and_loads_hold_no_more_than_few(void **state) {
+    size_t held[2] = { 0 };
+    char path[128];
+    (void)state;
+    snprintf(path, sizeof path, "%s/many", dir.path);
+    tess *t = opened(0);
+    for (int i = 0; i < 12; i++) {
+        tess_checkpoint_options save = to_dir();
+        tess_checkpoint_load_options load = from_path(path);
+        int listed = 0;
+        save.dir = path;
+        save.keep = 1;
+        train(t);
+        assert_int_equal(tess_checkpoint_save(t, &save), TESS_OK);
+        assert_int_equal(tess_checkpoint_load(t, &load, NULL), TESS_OK);
+        assert_int_equal(tess_checkpoint_list(path, count_listed, &listed), TESS_OK);
+        assert_int_equal(listed, 1);
+        if (i == 3 || i == 11)
+            held[i == 11] = mallinfo2().uordblks;
+    }
+    assert_int_equal(held[0], held[1]);
+    assert_int_equal(tess_close(t), TESS_OK);
 }
 
 static void test_save_calls__a_list_is_ascending_and_ends_where_it_is_told(void **state) {
@@ -357,6 +389,7 @@ int main(void) {
         cmocka_unit_test(test_save_calls__a_save_that_prepares_takes_the_directory),
         cmocka_unit_test(test_save_calls__a_run_may_change_its_directory),
         cmocka_unit_test(test_save_calls__a_save_that_is_over_holds_no_memory),
+        cmocka_unit_test(test_save_calls__many_saves_and_loads_hold_no_more_than_few),
         cmocka_unit_test(test_save_calls__a_list_is_ascending_and_ends_where_it_is_told),
         cmocka_unit_test(test_save_calls__what_cannot_be_loaded_is_said),
         cmocka_unit_test(test_save_calls__what_a_thread_writes_is_asked_for_once),
