@@ -188,13 +188,14 @@ static tess_status overwrite_loses(const char *name, const char *why) {
                       name, why);
 }
 
-/* A store in place of a sum would lose what came before it. */
+/* A store in place of a sum would lose what came before it. Blocks have an order, so there the first gradient is known.
+ */
 tess_status tess__check_overwrite(const tess__plan *plan) {
     const tess__model *m = &plan->model;
     int at_end = plan->setup.accum > 1 && !plan->setup.sync_each;
     for (int32_t i = 0; i < m->n_params; i++) {
         const tess__param *p = &m->params[i];
-        if (m->params[p->tied_to].flags & TESS_GRAD_OVERWRITE && p->tied_to != i)
+        if (m->params[p->tied_to].flags & TESS_GRAD_OVERWRITE && p->tied_to != i && !m->n_blocks)
             return overwrite_loses(m->params[p->tied_to].name, "another name is tied to it, which has a gradient too");
         if (p->flags & TESS_GRAD_OVERWRITE && at_end)
             return overwrite_loses(p->name, "with sync=end several microbatches add up in one gradient");

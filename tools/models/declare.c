@@ -7,16 +7,8 @@
 #include <tessera/inspect.h>
 #include <tessera/plugin_helpers.h>
 
-/* Aliases add their gradients up, so such a parameter's gradient cannot be stored. */
-static int is_shared(const model *m, int32_t of) {
-    for (int32_t i = 0; i < m->desc.n_params; i++)
-        if (!strcmp(m->desc.params[i].alias_of, m->desc.params[of].name))
-            return 1;
-    return 0;
-}
-
 int model__stores_grad(const model *m, int32_t i) {
-    return m->stores_grads && !m->desc.params[i].alias_of[0] && !is_shared(m, i);
+    return m->stores_grads && !m->desc.params[i].alias_of[0];
 }
 
 /* Kernels must add gradients when several microbatches share a gradient buffer. With a mirror the group may become

@@ -44,7 +44,8 @@ enum { TESS_OF_PARAM = 1, TESS_OF_GRAD, TESS_OF_MOMENT1, TESS_OF_MOMENT2, TESS_O
 enum {
     TESS_FROZEN = 1,         /* no gradient, no optimizer state; still sharded and gathered. It rests in its dtype: bf16 and
                               * f16 take two bytes an element, TESS_U8 is opaque bytes, say of 4-bit blocks */
-    TESS_GRAD_OVERWRITE = 2, /* kernels store, do not add: one use per microbatch, none tied to it, not with sync=end */
+    TESS_GRAD_OVERWRITE = 2, /* kernels store, do not add: one use per microbatch, none tied to it, not with sync=end. With
+                              * blocks names may be tied to it: the last block that has it stores, those before add */
     TESS_BUFFER = 4          /* not trained, replicated, saved, outside the digest: running statistics */
 };
 

@@ -259,6 +259,29 @@ static void test_audit_verdict__the_referees_word_decides(void **state) {
     assert_true(world.tags[0] == tess__spread(901 + 1) && world.tags[1] == tess__spread(901 + 2));
 }
 
+/* Which pass writes a block's output: forward, or backward of the last block with the flag. */
+static void test_audit_verdict__a_late_result_is_compared_behind_backward(void **state) {
+    (void)state;
+    for (int late = 0; late < 2; late++)
+        for (int is_backward = 0; is_backward < 2; is_backward++)
+            for (int32_t block = 1; block < BLOCKS; block++) {
+                char result[8] = { 1, 2, 3 };
+                tess *t = begin(RANKS, 0, 0);
+                tess_block_options *o = &t->plan.model.blocks[block].options;
+                audit a = { .t = t, .block = block, .backward = is_backward };
+                difference d = { .kind = OUTPUT };
+                o->output_bytes = sizeof result;
+                o->flags |= late ? TESS_BLOCK_LATE_RESULT : 0;
+                uint64_t had = digest_output(&a, result);
+                result[5]++;
+                int is_late = late && block == BLOCKS - 1;
+                assert_int_equal(digest_output(&a, result) != had, is_late == is_backward);
+                assert_string_equal(kind_text(&a, &d), !is_backward ? "output"
+                                                       : is_late    ? "result or the gradient of its input"
+                                                                    : "gradient of its input");
+            }
+}
+
 static void test_audit_verdict__two_ranks_have_nobody_to_ask(void **state) {
     (void)state;
     audit a = audit_of(begin(2, 0, 0), &forward);
@@ -397,6 +420,7 @@ int main(void) {
         cmocka_unit_test(test_audit_verdict__over_the_rounds_each_audits_each_other),
         cmocka_unit_test(test_audit_verdict__the_first_difference_of_the_lowest_rank_counts),
         cmocka_unit_test(test_audit_verdict__the_referees_word_decides),
+        cmocka_unit_test(test_audit_verdict__a_late_result_is_compared_behind_backward),
         cmocka_unit_test(test_audit_verdict__two_ranks_have_nobody_to_ask),
         cmocka_unit_test(test_audit_verdict__who_says_that_its_input_changed_is_wrong),
         cmocka_unit_test(test_audit_verdict__a_third_rank_is_asked),

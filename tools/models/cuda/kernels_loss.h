@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The loss of a chunk of rows, and in the place of the logits their gradient. A block keeps short rows in shared
  * memory, so that it reads logits once and writes their gradient once. A long row has a block of its own, which reads
- * it with a running maximum and sum, and again for the gradient: then the second cache has it. */
+ * it with a running maximum and sum, and again from its end, which the second cache has, for the gradient. */
 #ifndef TESS_MODELS_CUDA_KERNELS_LOSS_H
 #define TESS_MODELS_CUDA_KERNELS_LOSS_H
 #include "kernels_tile.h"

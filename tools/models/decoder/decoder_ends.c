@@ -182,7 +182,7 @@ static tess_status gradients_of(const head *h, int64_t first) {
     const ops_table *t = d->o->t;
     const void *dlogits = h->halves ? (const void *)h->halves : h->logits;
     int64_t count = ((const model_batch *)call->batch)->count;
-    int stores = d->m->options.untied && decoder_stores(d, first);
+    int stores = decoder_stores(d, first);
     decoder_loss_backward(d, h->logits, h->targets + first, d->head_rows, count - first, decoder_loss_scale(call),
                           h->halves);
     if (h->e.dhead)

@@ -68,8 +68,8 @@ static tess_status embed_forward(void *user, const tess_block_call *call) {
     return device_of(m)->t->embed(m->o, &of, ids, e.table, places, e.positions, d->embed_scale, &drop, call->output);
 }
 
-/* Kernels add to the table's gradient, and store only the positions that a batch has. If documents share samples they
- * add to the positions too. So the rest has to be zeroed. */
+/* Kernels add to the table's gradient, which a tied head has stored, and store only the positions that a batch has. If
+ * documents share samples they add to the positions too. So the rest has to be zeroed. */
 static tess_status clear_grads(const model *m, float *dtable, float *dposition, int packed) {
     const decoder *d = m->own;
     int64_t positions = m->options.decoder.positions, behind = positions > d->time ? positions - d->time : 0;
@@ -201,13 +201,12 @@ static tess_status input_gradient(const head *h, uint64_t first) {
     return h->g->t->product(h->m->o, &f, h->inner);
 }
 
-/* Later chunks add to the first one's gradient. If the embedding shares the matrix, its own gradient is added later,
- * so this one adds too. */
+/* Later chunks add to the first one's gradient, and so does the embedding later, if it shares the matrix. */
 static tess_status weight_gradient(const head *h, uint64_t first) {
     ops_factors f = { .rows = h->g->d.vocabulary, .columns = (int64_t)h->g->rows.width };
     f.depth = (int64_t)rows_from(h->g, first), f.a = h->logits, f.a_pitch = (int64_t)h->g->pitch, f.turn_a = 1;
     f.b = factor_row(h, h->normal, first), f.y = h->e.dhead, f.wide = 1;
-    f.add = first > 0 || !h->m->stores_grads || !h->m->options.untied;
+    f.add = first > 0 || !h->m->stores_grads;
     return h->e.dhead ? h->g->t->product(h->m->o, &f, h->inner) : TESS_OK;
 }
 
