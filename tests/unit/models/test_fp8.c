@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "core/kernels/kernels.h"
+#include "tools/models/decoder/decoder.h"
 #include "tools/models/fp8.h"
 #include "tools/models/fp8_formulas.h"
 #include "tools/support/safetensors.h"
@@ -279,6 +280,19 @@ static void test_fp8__rounded_factors_fit_into_what_is_stated(void **state) {
         }
 }
 
+/* A scale of a chunk would not be that of a device, which has none. */
+static void test_fp8__a_layer_has_one_chunk(void **state) {
+    (void)state;
+    for (int fp8 = 0; fp8 < 2; fp8++) {
+        model_options o = llama(fp8 ? TESS_F8E4M3 : 0);
+        model *m;
+        o.batch = 16, o.context = 64;
+        assert_int_equal(model_create("llama", &o, &m), TESS_OK);
+        assert_int_equal(((const decoder *)m->own)->chunk_samples == o.batch, fp8);
+        model_destroy(m);
+    }
+}
+
 /* A NaN in one matrix is a NaN in the loss, not a number. */
 static void test_fp8__a_nan_reaches_the_loss(void **state) {
     model_options o = llama(TESS_F8E4M3);
@@ -303,6 +317,7 @@ int main(void) {
         cmocka_unit_test(test_fp8__refuses_in_one_line),
         cmocka_unit_test(test_fp8__products_of_odd_sides_stay_in_bf16),
         cmocka_unit_test(test_fp8__rounded_factors_fit_into_what_is_stated),
+        cmocka_unit_test(test_fp8__a_layer_has_one_chunk),
         cmocka_unit_test(test_fp8__a_nan_reaches_the_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
