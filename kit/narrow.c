@@ -25,6 +25,7 @@ tess_status kit_narrow_choose(void *ctx, const tess_param_view *param, tess_prec
         choice.compute = choice.gather = p->dtype;
         choice.grad_local = s->grad;
         choice.grad_wire = s->wire;
+        choice.products = s->products && (readable >> s->products & 1u) ? s->products : 0;
     } else if (dtype == TESS_F32 && !s->keep) {
         return tess_plugin_fail(error, TESS_E_UNSUPPORTED,
                                 "the program does not read it in %s, which TESSERA_PRECISION=%s needs "

@@ -32,6 +32,7 @@ typedef struct {
     const kit_narrow_plugin *plugin;
     uint32_t wire, grad; /* dtypes of gradients: what travels, and what kernels add to */
     int keep;            /* keeps fp32 for parameters that the program cannot read in the plugin's dtype */
+    uint32_t products;   /* TESS_F8E4M3: of parameters that the program can multiply in it; 0: none */
 } kit_narrow;
 
 /** For tess_plugin_open_v1. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Tells a program what its engine chose: tess_info_get, tess_stream_get, tess_compute_dtype, microbatches. */
+/* Tells a program what its engine chose: tess_info_get, tess_stream_get, dtypes, microbatches. */
 #include "engine/state.h"
 
 #include <tessera/gpu.h>
@@ -56,14 +56,12 @@ void *tess_stream_get(const tess *t) {
 
 /* ---- precision ---- */
 
-tess_status tess_compute_dtype(const tess *t, const tess_param_options *options, uint32_t *dtype, uint32_t *grad) {
+static tess_status choice_of(const tess *t, const char *call, const tess_param_options *options,
+                             tess_precision_choice *c) {
     tess_param_options o;
-    tess_precision_choice c;
-    if (!t || !dtype)
-        return tess__fail(TESS_E_INVALID, "tess_compute_dtype: the engine or the place for the dtype is missing");
-    TRY(tess__copy_options("tess_compute_dtype", &o, sizeof o, TESS__UP_TO(tess_param_options, tag), options));
+    TRY(tess__copy_options(call, &o, sizeof o, TESS__UP_TO(tess_param_options, tag), options));
     if (!o.name || o.ndim < 0 || o.ndim > TESS__MAX_DIMS || !o.ndim != !o.shape || !tess_dtype_bytes(o.dtype))
-        return tess__fail(TESS_E_INVALID, "tess_compute_dtype: a parameter needs a name, a dtype and a shape");
+        return tess__fail(TESS_E_INVALID, "%s: a parameter needs a name, a dtype and a shape", call);
     tess__param p = { .name = (char *)o.name,
                       .dtype = o.dtype,
                       .flags = o.flags,
@@ -72,13 +70,27 @@ tess_status tess_compute_dtype(const tess *t, const tess_param_options *options,
                       .elems = 1 };
     for (int32_t d = 0; d < o.ndim; d++)
         p.elems *= (uint64_t)(p.shape[d] = o.shape[d]);
-    if (o.flags & TESS_BUFFER)
-        c.compute = c.grad_local = o.dtype;
-    else
-        TRY(tess__param_dtypes(&t->plan.setup, &p, &c));
+    *c = (tess_precision_choice){ .compute = o.dtype, .grad_local = o.dtype };
+    return o.flags & TESS_BUFFER ? TESS_OK : tess__param_dtypes(&t->plan.setup, &p, c);
+}
+
+tess_status tess_compute_dtype(const tess *t, const tess_param_options *options, uint32_t *dtype, uint32_t *grad) {
+    tess_precision_choice c;
+    if (!t || !dtype)
+        return tess__fail(TESS_E_INVALID, "tess_compute_dtype: the engine or the place for the dtype is missing");
+    TRY(choice_of(t, "tess_compute_dtype", options, &c));
     *dtype = c.compute;
     if (grad)
         *grad = c.grad_local;
+    return TESS_OK;
+}
+
+tess_status tess_product_dtype(const tess *t, const tess_param_options *options, uint32_t *dtype) {
+    tess_precision_choice c;
+    if (!t || !dtype)
+        return tess__fail(TESS_E_INVALID, "tess_product_dtype: the engine or the place for the dtype is missing");
+    TRY(choice_of(t, "tess_product_dtype", options, &c));
+    *dtype = c.products;
     return TESS_OK;
 }
 

@@ -142,6 +142,25 @@ WIDEN_X86(e4m3_to_f32, avx512, tess__e4m3_512_widen)
 WIDEN_X86(q8_to_f32, avx2, tess__q8_256_widen)
 WIDEN_X86(q8_to_f32, avx512, tess__q8_512_widen)
 
+/* A few blocks at a time, which are whole lines together, made in the nearest cache and copied past the others. */
+#define PACK_X86(name, isa)                                                                                            \
+    static void name##_##isa##_past(const void *src, void *dst, uint64_t elems) {                                      \
+        enum { AT_ONCE = 16 * TESS_Q8_BLOCK };                                                                         \
+        _Alignas(64) char made[16 * TESS_Q8_BYTES];                                                                    \
+        const float *from = src;                                                                                       \
+        char *to = dst;                                                                                                \
+        for (uint64_t i = 0; i < elems; i += AT_ONCE) {                                                                \
+            uint64_t n = elems - i < AT_ONCE ? elems - i : AT_ONCE;                                                    \
+            name##_##isa(from + i, made, n);                                                                           \
+            tess__copy_past(AT(to), made, tess_dtype_span(TESS_Q8, n));                                                \
+        }                                                                                                              \
+        tess__copy_past_end();                                                                                         \
+    }
+PACK_X86(f32_to_q8, avx2)
+PACK_X86(f32_to_q8, avx512)
+PACK_X86(f32_to_e4m3, avx2)
+PACK_X86(f32_to_e4m3, avx512)
+
 /* By way of f32, a few blocks at a time, which stay in the nearest cache. */
 #define NARROW_X86(name, isa, target, widen, rounded)                                                                  \
     target static void name##_##isa##_narrow(const void *src, void *dst, uint64_t elems) {                             \
@@ -167,6 +186,10 @@ static const struct {
         tess__cast_fn into, past;
     } paths[2]; /* AVX2, AVX-512 */
 } by_hand[] = {
+    { TESS_F32, TESS_Q8, { { f32_to_q8_avx2, f32_to_q8_avx2_past }, { f32_to_q8_avx512, f32_to_q8_avx512_past } } },
+    { TESS_F32,
+      TESS_Q8E4M3,
+      { { f32_to_e4m3_avx2, f32_to_e4m3_avx2_past }, { f32_to_e4m3_avx512, f32_to_e4m3_avx512_past } } },
     { TESS_Q8,
       TESS_F32,
       { { q8_to_f32_avx2_into, q8_to_f32_avx2_past }, { q8_to_f32_avx512_into, q8_to_f32_avx512_past } } },

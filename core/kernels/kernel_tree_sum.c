@@ -44,6 +44,7 @@ SPAN(uint32_t, i32)
 SPAN(uint64_t, i64)
 
 typedef void (*add_fn)(void *, const void *, const void *, uint64_t);
+typedef int (*pair_fn)(const void *, const void *, void *, uint64_t, int past);
 static const struct {
     uint32_t dtype;
     add_fn paths[3];
@@ -63,7 +64,9 @@ typedef struct {
     add_fn add;
     tess__cast_fn load, store, load_out; /* null: no cast needed */
     tess__cast_fn pack, widen;           /* null: sums do not go through blocks */
-    int past;                            /* the output goes past the caches */
+    int past, direct;                    /* the output goes past the caches, by the last addition itself */
+    add_fn past_add;                     /* null: none for this type */
+    pair_fn pair;                        /* of two inputs of blocks; null: none for these */
 } sum_job;
 
 typedef struct { /* one thread's scratch for a chunk: a partial per level, the input as loaded, the result */
@@ -91,27 +94,45 @@ static const void *load_input(const sum_job *job, uint32_t k, uint64_t first, ui
     return room;
 }
 
+/* The sum of inputs k - 1 and k. */
+static const void *add_leaves(const sum_job *job, uint32_t k, uint64_t first, uint64_t elems, void *to,
+                              sum_scratch *s) {
+    int last = job->direct && job->kernel->n_in == 2;
+    const char *const *in = (const char *const *)job->kernel->in;
+    uint64_t at = tess_dtype_span(job->kernel->in_dtype, first);
+    if (job->pair && job->pair(in[k - 1] + at, in[k] + at, to, elems, last))
+        return to;
+    const void *a = load_input(job, k - 1, first, elems, s->level[0]), *b = load_input(job, k, first, elems, s->loaded);
+    if (last && job->past_add)
+        job->past_add(to, a, b, elems);
+    else
+        add_two(job, to, a, b, elems, s);
+    return to;
+}
+
 /* Computes T over a chunk; the last addition goes to `end`. Returns where the sum lies: in `end`, or for one input
  * where it is. */
 static const void *sum_tree(const sum_job *job, uint64_t first, uint64_t elems, void *end, sum_scratch *s) {
     const void *level[MOST_LEVELS], *x;
     uint32_t last = job->kernel->n_in - 1;
-    for (uint32_t k = 0; k < last; k++) {
-        if (!(k & 1)) { /* stays as a partial of one input */
-            level[0] = load_input(job, k, first, elems, s->level[0]);
-            continue;
-        }
+    for (uint32_t k = 1; k < last; k += 2) {
         uint32_t top = (uint32_t)__builtin_ctz(~k);
-        x = load_input(job, k, first, elems, s->loaded);
-        for (uint32_t i = 0; i < top; i++, x = s->level[top])
+        x = add_leaves(job, k, first, elems, s->level[top], s);
+        for (uint32_t i = 1; i < top; i++)
             add_two(job, s->level[top], level[i], x, elems, s);
         level[top] = x;
     }
-    x = load_input(job, last, first, elems, s->loaded);
-    for (uint32_t i = 0; last >> i; i++) {
+    if (last & 1)
+        x = add_leaves(job, last, first, elems, last == 1 ? end : s->result, s);
+    else
+        x = load_input(job, last, first, elems, s->loaded);
+    for (uint32_t i = 1; last >> i; i++) {
         if (last >> i & 1) {
             void *to = last >> i == 1 ? end : s->result;
-            add_two(job, to, level[i], x, elems, s);
+            if (to == end && job->direct)
+                job->past_add(to, level[i], x, elems);
+            else
+                add_two(job, to, level[i], x, elems, s);
             x = to;
         }
     }
@@ -152,7 +173,18 @@ static int goes_past(const tess_kernel *k) {
 }
 #define copy_past tess__copy_past
 #define copy_past_end tess__copy_past_end
+
+/* By hand: what adds two of a type past the caches, and two of blocks through blocks of the same kind. */
+static void find_by_hand(sum_job *job, uint32_t in, uint32_t blocks) {
+    if (job->past && job->sum_dtype == TESS_F32 && !blocks)
+        job->past_add = tess__add_past;
+    if (blocks == in && tess__isa() >= TESS_ISA_AVX512)
+        job->pair = in == TESS_Q8 ? tess__pair_q8_512 : tess__pair_e4m3_512;
+}
 #else
+static void find_by_hand(sum_job *job, uint32_t in, uint32_t blocks) {
+    (void)job, (void)in, (void)blocks;
+}
 static int goes_past(const tess_kernel *k) {
     (void)k;
     return 0;
@@ -181,7 +213,7 @@ static void finish_sum(const sum_job *job, const void *x, char *out, uint64_t el
     }
     if (job->store)
         job->store(x, out, elems);
-    else if (job->past)
+    else if (job->past && x != out)
         copy_past(out, x, elems * job->out_bytes);
     else if (x != out)
         memmove(out, x, elems * job->out_bytes);
@@ -192,7 +224,8 @@ static void sum_part(void *user, uint64_t first, uint64_t elems) {
     const tess_kernel *k = job->kernel;
     sum_scratch scratch;
     uint64_t chunk = CHUNK_BYTES / job->sum_bytes, stop = first + elems;
-    int through = job->store || job->past || (k->flags & TESS_KERNEL_ADD); /* the sum is not yet what goes out */
+    int through =
+        job->store || (job->past && !job->direct) || k->flags & TESS_KERNEL_ADD; /* the sum is not yet what goes out */
     for (uint64_t at = first; at < stop; at += chunk) {
         uint64_t now = stop - at < chunk ? stop - at : chunk;
         char *out = (char *)k->out + tess_dtype_span(k->out_dtype, at);
@@ -229,6 +262,9 @@ void tess__kernel_tree_sum(const tess_kernel *k, tess__pool *pool) {
                     .past = k->out_dtype == sum && goes_past(k),
                     .widen = blocks ? tess__cast_find(blocks, sum, 0) : NULL,
                     .load_out = k->out_dtype == sum ? NULL : tess__cast_find(k->out_dtype, sum, 0) };
+    find_by_hand(&job, k->in_dtype, blocks);
+    int plain = (k->scale == 0 || k->scale == 1) && !(k->flags & TESS_KERNEL_CHAIN);
+    job.direct = job.past && plain && (job.past_add || (job.pair && k->n_in == 2));
     tess__pool_run(pool, k->elems, TESS__KERNEL_LEAST_ELEMS, sum_part, &job);
 }
 

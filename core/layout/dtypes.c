@@ -72,6 +72,12 @@ tess_status tess__param_dtypes(const tess__setup *s, const tess__param *p, tess_
         return tess__fail(TESS_E_UNSUPPORTED,
                           "parameter \"%s\": the precision plugin asks for rounding %u, which is none", p->name,
                           c->rounding);
+    if (c->products && (c->products != TESS_F8E4M3 || !(readable >> TESS_F8E4M3 & 1)))
+        return tess__fail(
+            TESS_E_UNSUPPORTED,
+            "parameter \"%s\": the precision plugin asks for products in %s, which this program's kernels "
+            "do not round to",
+            p->name, tess_dtype_name(c->products));
     if (1u << c->accumulate & NARROW_FLOATS)
         return tess__fail(TESS_E_UNSUPPORTED,
                           "parameter \"%s\": the precision plugin asks for sums in %s, expected fp32", p->name,

@@ -122,6 +122,11 @@ int tess__grad_in_place(const tess__model *, int32_t block);
 /** The block by whose number the place of block `of`'s output gradient goes: its own, or that of a later one. */
 int32_t tess__grad_place(const tess__model *, int32_t of);
 
+/** Whether training's backward writes the pass's result. */
+static inline int tess__result_is_late(const tess__model *m, int32_t block) {
+    return block == m->n_blocks - 1 && m->blocks[block].options.flags & TESS_BLOCK_LATE_RESULT;
+}
+
 static inline int tess__is_float(uint32_t dtype) {
     return dtype >= TESS_F16 && dtype <= TESS_F64;
 }

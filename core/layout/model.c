@@ -214,8 +214,14 @@ tess_status tess__model_add_block(tess__model *m, const tess_block_options *o, i
     if (!o->forward || !o->backward)
         return tess__fail(TESS_E_INVALID, "block \"%s\" has no %s function", o->name ? o->name : "",
                           o->forward ? "backward" : "forward");
-    if (o->flags & ~(uint32_t)(TESS_BLOCK_KEEP | TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE | TESS_BLOCK_AUDIT))
+    if (o->flags & ~(uint32_t)(TESS_BLOCK_KEEP | TESS_BLOCK_DROP_OUTPUT | TESS_BLOCK_GRAD_IN_PLACE | TESS_BLOCK_AUDIT |
+                               TESS_BLOCK_LATE_RESULT))
         return tess__fail(TESS_E_INVALID, "block \"%s\": unknown flags 0x%x", o->name ? o->name : "", o->flags);
+    if (o->flags & TESS_BLOCK_LATE_RESULT && o->flags & TESS_BLOCK_DROP_OUTPUT)
+        return tess__fail(TESS_E_INVALID,
+                          "block \"%s\" has TESS_BLOCK_LATE_RESULT and TESS_BLOCK_DROP_OUTPUT: its backward has no "
+                          "output to write",
+                          o->name ? o->name : "");
     tess_status s = check_also(m, o);
     if (s || (s = tess__model_add_scope(m, o->name, 0, &at)) ||
         (s = grow_items((void **)&m->blocks, m->n_blocks, &m->cap_blocks, 1, sizeof *m->blocks)))

@@ -102,7 +102,7 @@ tess_status tess__block_end(tess__compiler *b, uint8_t type, int32_t block) {
     int train = (b->p->kind & 15) == TESS_PASS_TRAIN, last = block == b->model->n_blocks - 1;
     TRY(tess__emit_free(b, TESS__SCRATCH, block));
     if (type == TESS__FORWARD_END) {
-        if (last)
+        if (last && !(train && tess__result_is_late(b->model, block)))
             TRY(tess__emit(b, TESS__RESULT_COPY, block));
         if (train && tess__block_recomputes(b, block))
             TRY(tess__emit_free(b, TESS__SAVED, block));
@@ -112,6 +112,8 @@ tess_status tess__block_end(tess__compiler *b, uint8_t type, int32_t block) {
         if (!train && last)
             TRY(tess__emit_free(b, TESS__OUTPUT, block));
     } else if (type == TESS__BACKWARD_END) {
+        if (tess__result_is_late(b->model, block))
+            TRY(tess__emit(b, TESS__RESULT_COPY, block));
         if (!tess__grad_in_place(b->model, block))
             TRY(tess__emit_free(b, TESS__OUTPUT_GRAD, tess__grad_place(b->model, block)));
         TRY(tess__emit_free(b, TESS__SAVED, block));

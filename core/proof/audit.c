@@ -102,16 +102,22 @@ static uint64_t digest_gradients(const audit *a, void *const *at) {
     return sum;
 }
 
+/* Where backward writes the result, forward's output is not there yet. */
+static uint64_t digest_output(const audit *a, const void *at) {
+    if (tess__result_is_late(&a->t->plan.model, a->block) != a->backward)
+        return 0;
+    return digest(at, options_of(a)->output_bytes, a->backward ? 3 : 0);
+}
+
 static void digest_own(const audit *a, uint64_t out[KINDS]) {
     tess *t = a->t;
     void **grads = t->pass.block_grads;
-    if (!a->backward) {
-        out[OUTPUT] = digest(tess__address_of(t, TESS__OUTPUT, a->block), options_of(a)->output_bytes, 0);
+    out[OUTPUT] = digest_output(a, tess__address_of(t, TESS__OUTPUT, a->block));
+    if (!a->backward)
         return;
-    }
     for (int32_t k = 0; k < scope_of(a)->n_params; k++)
         grads[k] = tess__grad_at(t, param_of(a, k));
-    out[OUTPUT] = a->block ? digest(gradient_of_output(t, a->block - 1), input_bytes(a), 0) : 0;
+    out[OUTPUT] += a->block ? digest(gradient_of_output(t, a->block - 1), input_bytes(a), 0) : 0;
     out[GRADIENTS] = digest_gradients(a, grads);
 }
 
@@ -229,14 +235,13 @@ static tess_status compute_again(const audit *a, int32_t of, uint64_t out[KINDS]
     void **grads = a->t->pass.block_grads;
     tess_block_call c = forward_call(a, sent);
     TRY(call(a, &c, options_of(a)->forward));
-    if (!a->backward) {
-        out[OUTPUT] = digest(c.output, options_of(a)->output_bytes, 0);
+    out[OUTPUT] = a->backward ? 0 : digest_output(a, c.output);
+    if (!a->backward)
         return TESS_OK;
-    }
     begin_gradients(a, sent, grads);
     c = backward_call(a, sent);
     TRY(call(a, &c, options_of(a)->backward));
-    out[OUTPUT] = digest(c.grad_input, input_bytes(a), 0);
+    out[OUTPUT] = digest_output(a, c.output) + digest(c.grad_input, input_bytes(a), 0);
     out[GRADIENTS] = digest_gradients(a, grads);
     return TESS_OK;
 }
@@ -302,10 +307,11 @@ static tess_status ask_referee(const audit *a, difference *d, found *all) {
 }
 
 static const char *kind_text(const audit *a, const difference *d) {
-    return d->kind == KINDS       ? "input"
-           : d->kind == GRADIENTS ? "gradient of its parameters"
-           : a->backward          ? "gradient of its input"
-                                  : "output";
+    return d->kind == KINDS                                    ? "input"
+           : d->kind == GRADIENTS                              ? "gradient of its parameters"
+           : !a->backward                                      ? "output"
+           : tess__result_is_late(&a->t->plan.model, a->block) ? "result or the gradient of its input"
+                                                               : "gradient of its input";
 }
 
 static const char *unit_name(const audit *a) {

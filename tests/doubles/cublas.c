@@ -2,6 +2,7 @@
 /* The part of cuBLAS that the models call: products, run in the stream's order by the plain product of tools/models.
  * Pointers must lie in device memory as a whole, the workspace too. */
 #include <cublas_v2.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,8 +119,27 @@ static uint16_t half_of(const double_product *p, float x) {
     return p->f16 ? tess_f16_of_f32(x) : tess_bf16_of_f32(x);
 }
 
+/* By the definition of the formats: a sign, `7 - bits` bits of exponent, `bits` of mantissa. */
+static float of_code(uint8_t code, int bits) {
+    int exponent = (code & 0x7f) >> bits, mantissa = code & ((1 << bits) - 1), bias = bits == 3 ? 7 : 15;
+    int is_nan = bits == 3 ? (code & 0x7f) == 0x7f : exponent == 31;
+    float size = exponent ? ldexpf((float)(mantissa + (1 << bits)), exponent - bias - bits)
+                          : ldexpf((float)mantissa, 1 - bias - bits);
+    return is_nan ? NAN : code & 0x80 ? -size : size;
+}
+
+static const float *of_codes(const uint8_t *codes, uint64_t elems, int bits, int which) {
+    float *wide = keep(which, elems);
+    for (uint64_t i = 0; wide && i < elems; i++)
+        wide[i] = of_code(codes[i], bits);
+    return wide;
+}
+
 static const float *widened(const double_product *p, const void *x, uint64_t elems, int which) {
+    int bits = which ? p->code_b : p->code_a;
     const uint16_t *half = x;
+    if (bits)
+        return of_codes(x, elems, bits, which);
     float *wide = p->halves ? keep(which, elems) : NULL;
     for (uint64_t i = 0; wide && i < elems; i++)
         wide[i] = wide_of(p, half[i]);
@@ -168,7 +188,10 @@ static void multiply_rounded(const double_product *p, const float *a, const floa
 }
 
 static void run_product(void *data) {
-    const double_product *p = data;
+    double_product scaled = *(const double_product *)data;
+    const double_product *p = &scaled;
+    if (p->scale_a)
+        scaled.alpha *= *(const float *)double_host(p->scale_a) * *(const float *)double_host(p->scale_b);
     size_t size = p->halves ? sizeof(uint16_t) : sizeof(float);
     void *scratch = keep(2, GEMM_SCRATCH_BYTES / sizeof(float));
     const char *a = double_host(p->a), *b = double_host(p->b);
@@ -196,7 +219,7 @@ static int in_device(const void *at, uint64_t elems, long long step, int times, 
 }
 
 int double__product_is_good(const double_product *p) {
-    size_t size = p->halves ? sizeof(uint16_t) : sizeof(float);
+    size_t size = p->code_a ? 1 : p->halves ? sizeof(uint16_t) : sizeof(float);
     if (p->m < 1 || p->n < 1 || p->k < 1 || p->times < 1 || p->ldc < p->m || (p->beta != 0 && p->beta != 1) ||
         p->alpha == 0 || p->lda < (p->turn_a ? p->k : p->m) || p->ldb < (p->turn_b ? p->n : p->k))
         return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The part of cuBLASLt that the models call: products in bf16 with what follows them. An algorithm is good for what it
- * was asked for and for nothing else: other sizes, pointers less aligned, less workspace and another handle are
+/* The part of cuBLASLt that the models call: products in bf16 with what follows them, and products in fp8 as Hopper has
+ * them: turned and not turned, sides of whole vectors of 16 bytes, at most one factor of e5m2. An algorithm is good for
+ * what it was asked for and for nothing else: other sizes, pointers less aligned, less workspace and another handle are
  * refused, as are descriptors that lack something. */
 #include <cublasLt.h>
 #include <stdlib.h>
@@ -17,6 +18,8 @@ typedef struct {
     const uint16_t *bias;
     uint16_t *aux;
     int64_t aux_ld;
+    const float *scale_a, *scale_b;
+    int8_t fast;
 } description;
 typedef struct {
     int magic, type;
@@ -31,6 +34,7 @@ typedef struct {
 typedef struct { /* in cublasLtMatmulAlgo_t */
     int32_t magic, turn_a, turn_b;
     uint32_t epilogue, m, n, k, align, aux_align;
+    int32_t types[2]; /* of the first factor, and of the result */
 } algorithm;
 _Static_assert(sizeof(algorithm) <= sizeof(cublasLtMatmulAlgo_t), "no room for the double's algorithm");
 
@@ -55,7 +59,7 @@ static cublasStatus_t destroy(const char *kind, void *of) {
 /* ---- descriptions -------------------------------------------------------------------------------- */
 DOUBLE_API cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
                                                    cudaDataType_t scale) {
-    description d = { .magic = MAGIC, .epilogue = CUBLASLT_EPILOGUE_DEFAULT };
+    description d = { .magic = MAGIC, .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .fast = 1 };
     if (compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F)
         return CUBLAS_STATUS_INVALID_VALUE;
     return create("cublasLtMatmulDescCreate", "cuBLASLt products", &d, sizeof d, out);
@@ -85,6 +89,9 @@ DOUBLE_API cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t of
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return PUT(d->bias);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return PUT(d->aux);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return PUT(d->aux_ld);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return PUT(d->scale_a);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return PUT(d->scale_b);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return PUT(d->fast);
     default: return CUBLAS_STATUS_INVALID_VALUE;
     }
 }
@@ -131,7 +138,13 @@ static int has_aux(uint32_t epilogue) {
     return epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
 }
 
-static int is_known(const description *d, const layout *c) {
+static int is_code(int type) {
+    return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
+
+static int is_known(const description *d, const layout *a, const layout *c) {
+    if (is_code(a->type)) /* the bits of a GPU's fast sums differ from these */
+        return d->epilogue == CUBLASLT_EPILOGUE_DEFAULT && d->scale_a && d->scale_b && !d->fast && !d->bias && !d->aux;
     if (!has_bias(d->epilogue) || !d->bias || !has_aux(d->epilogue) != !d->aux)
         return 0;
     return !d->aux || (d->aux_ld % 8 == 0 && d->aux_ld == c->ld); /* cuBLASLt takes a pitch of its own, too */
@@ -148,15 +161,25 @@ static uint32_t alignment(uintptr_t at) {
 }
 
 static int describe(const description *d, const layout *a, const layout *c, algorithm *out) {
-    if (!d || d->magic != MAGIC || !a || a->magic != MAGIC + 1 || !c || c->magic != MAGIC + 1 || !is_known(d, c))
+    if (!d || d->magic != MAGIC || !a || a->magic != MAGIC + 1 || !c || c->magic != MAGIC + 1 || !is_known(d, a, c))
         return 0;
     *out = (algorithm){ .magic = MAGIC, .turn_a = d->turn_a, .turn_b = d->turn_b, .epilogue = d->epilogue };
     out->m = (uint32_t)c->rows, out->n = (uint32_t)c->columns, out->k = (uint32_t)(d->turn_a ? a->rows : a->columns);
+    out->types[0] = a->type, out->types[1] = c->type;
     out->aux_align = alignment((uintptr_t)d->aux | (uintptr_t)d->bias);
     return 1;
 }
 
+static int fit_codes(const algorithm *x, const layout *a, const layout *b, const layout *c) {
+    return is_code(b->type) && (a->type == CUDA_R_8F_E4M3 || b->type == CUDA_R_8F_E4M3) && x->turn_a && !x->turn_b &&
+           (x->m | x->n | x->k | (uint64_t)a->ld | (uint64_t)b->ld) % 16 == 0 &&
+           (c->type == CUDA_R_16BF || c->type == CUDA_R_32F) && is_matrix(a, a->type, x->k, x->m) &&
+           is_matrix(b, b->type, x->k, x->n) && is_matrix(c, c->type, x->m, x->n);
+}
+
 static int fit(const algorithm *x, const layout *a, const layout *b, const layout *c) {
+    if (is_code(a->type))
+        return b && b->magic == MAGIC + 1 && fit_codes(x, a, b, c);
     return (a->type == CUDA_R_16BF || a->type == CUDA_R_16F) &&
            is_matrix(a, a->type, x->turn_a ? x->k : x->m, x->turn_a ? x->m : x->k) &&
            is_matrix(b, a->type, x->turn_b ? x->n : x->k, x->turn_b ? x->k : x->n) && is_matrix(c, a->type, x->m, x->n);
@@ -202,11 +225,19 @@ static int beside_is_good(const double_product *p) {
            (!p->before || in_device(p->before, elems * sizeof(uint16_t))) && p->before != p->c;
 }
 
+static int bits_of(const layout *l) {
+    return l->type == CUDA_R_8F_E4M3 ? 3 : l->type == CUDA_R_8F_E5M2 ? 2 : 0;
+}
+
 static double_product product_of(const description *d, const algorithm *x, const layout *a, const layout *b,
                                  const layout *c) {
     double_product p = { .turn_a = d->turn_a, .turn_b = d->turn_b, .m = (int)x->m, .n = (int)x->n, .k = (int)x->k };
     p.lda = (int)a->ld, p.ldb = (int)b->ld, p.ldc = (int)c->ld, p.halves = p.half_c = p.times = 1, p.alpha = 1;
-    p.f16 = a->type == CUDA_R_16F;
+    p.f16 = a->type == CUDA_R_16F, p.code_a = bits_of(a), p.code_b = bits_of(b);
+    if (p.code_a) {
+        p.halves = 0, p.half_c = c->type == CUDA_R_16BF, p.scale_a = d->scale_a, p.scale_b = d->scale_b;
+        return p;
+    }
     p.bias = d->bias, p.gelu = d->epilogue != CUBLASLT_EPILOGUE_BIAS;
     p.before = d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ? d->aux : NULL;
     return p;
@@ -227,7 +258,8 @@ DOUBLE_API cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_
     if (fails)
         return fails < 0 ? CUBLAS_STATUS_EXECUTION_FAILED : (cublasStatus_t)fails;
     if (double__blas_device(h) != double__current_device() || !s || !algo || C != D || c != d ||
-        *(const float *)alpha != 1 || *(const float *)beta != 0 || !describe(how, la, lc, &x) || !fit(&x, la, lb, lc))
+        *(const float *)alpha != 1 || !describe(how, la, lc, &x) || !fit(&x, la, lb, lc) ||
+        (*(const float *)beta != 0 && !(*(const float *)beta == 1 && is_code(la->type))))
         return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(&asked, algo, sizeof asked);
     uint32_t align = alignment((uintptr_t)A | (uintptr_t)B | (uintptr_t)D), aux_align = x.aux_align;
@@ -235,7 +267,9 @@ DOUBLE_API cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_
     if (memcmp(&x, &asked, sizeof x) != 0 || align < asked.align || aux_align < 16)
         return CUBLAS_STATUS_INVALID_VALUE;
     double_product p = product_of(how, &x, la, lb, lc);
-    p.a = A, p.b = B, p.c = D;
+    p.a = A, p.b = B, p.c = D, p.beta = *(const float *)beta;
+    if (p.code_a && (!in_device(p.scale_a, sizeof(float)) || !in_device(p.scale_b, sizeof(float))))
+        return CUBLAS_STATUS_INVALID_VALUE;
     if (bytes < WORKSPACE || (uintptr_t)workspace % 256 || !in_device(workspace, bytes) ||
         !double__product_is_good(&p) || !beside_is_good(&p))
         return CUBLAS_STATUS_INVALID_VALUE;

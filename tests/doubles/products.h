@@ -6,8 +6,10 @@
 
 typedef struct {
     int turn_a, turn_b, m, n, k, lda, ldb, ldc, halves, half_c, times;
-    int f16; /* what is of 16 bits is fp16, else bf16 */
+    int f16;            /* what is of 16 bits is fp16, else bf16 */
+    int code_a, code_b; /* bits of mantissa, 3 or 2, of factors in fp8, which `halves` excludes; 0: others */
     float alpha, beta;
+    const float *scale_a, *scale_b; /* of codes: the product is multiplied by both; not null */
     const void *a, *b;
     void *c;
     long long step_a, step_b, step_c;

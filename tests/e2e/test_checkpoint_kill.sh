@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 240
+# slow: 7200 KILLS=1000
 # SIGKILL of all ranks at random instants of a run that saves after each step. After each kill: what is there verifies or is
 # no checkpoint; nothing is lost that was reported as saved; the next start removes what was left. At the end the digest is
 # that of a run that nothing happened to. KILLS: how often (8; test_checkpoint_kill_slow: 1,000); SEED: other instants.

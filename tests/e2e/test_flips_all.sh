@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 600
+# slow: 3600 SEED=19 COUNT=200 SHARE=1
 # Bits flip in running ranks, from outside, with audits (1/1), digests at rest and a checkpoint of every step. Each draw has
 # another place (parameters, copies, states, statistics and gradients at rest, gathered copies, inputs, activations, outputs,
 # gradients in a block, images), ranks (2 to 4), strategy, offload, units, precision and comm. A flip that changes a result is found before

@@ -14,7 +14,7 @@ expect 0 "$SOURCE/tests/gpu/kernels" --nvcc "$nvcc" --doubles "$BUILD" --check "
 
 printf '#!/bin/sh\nexec "%s" -maxrregcount=24 "$@"\n' "$nvcc" >starved
 chmod +x starved
-expect 1 "$SOURCE/tests/gpu/kernels" --nvcc "$PWD/starved" --check "$page" --only plugins/device-cuda/kernels.cu
-grep -q "^tess_cuda_adamw_f64 spills [0-9]* bytes$" err || fail "a kernel that spills is not told: $(cat err)"
+expect 1 "$SOURCE/tests/gpu/kernels" --nvcc "$PWD/starved" --check "$page" --only plugins/comm-nccl/kernels.cu
+grep -q "^tess_nccl_reduce spills [0-9]* bytes$" err || fail "a kernel that spills is not told: $(cat err)"
 grep -q "cuda-kernels.md says something else" err || fail "an old page is not told: $(cat err)"
 echo "no kernel spills, and the page is what the compiler says"

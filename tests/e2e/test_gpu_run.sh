@@ -81,10 +81,10 @@ done
 # What takes no times runs side by side.
 awk '/^[+]/ { if (++n > most) most = n } /^-/ { n-- } END { exit most < 2 }' sanitized.order || fail "tools ran one after the other: $(cat sanitized.order)"
 first_time=$(grep -n '^gpt-bf16 ' results/table | cut -d: -f1)
-for part in test_cuda_ops test_cuda_layer test_cuda_llama test_cuda_models matrix; do
+for part in test_cuda_ops test_cuda_layer test_cuda_llama test_cuda_fp8 test_cuda_models matrix; do
   [ "$(grep -n "^$part " results/table | cut -d: -f1)" -lt "$first_time" ] || fail "$part comes after times: $(cat results/table)"
 done
-for part in test_cuda_ops test_cuda_layer test_cuda_llama test_cuda_models gpt2-bf16 gpt2-fp16 llama-bf16 mnist gpt-bf16-all graphs gpu_bench nsys nsys-names; do
+for part in test_cuda_ops test_cuda_layer test_cuda_llama test_cuda_fp8 test_cuda_models gpt2-bf16 gpt2-fp16 llama-bf16 llama-fp8 mnist gpt-bf16-all graphs gpu_bench nsys nsys-names; do
   grep -Eq "^$part +[0-9]+ s  ok$" out || fail "no line that $part is ok: $(cat out)"
 done
 grep -q "FAILED" out && fail "a part failed: $(cat out)"

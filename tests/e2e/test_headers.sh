@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
-# Every installed header compiles alone, as C11 and as C++17, with every compiler that is here and all warnings; and two
-# of them together in either order, twice.
+# Every installed header compiles alone, as C11 and as C++17, with every compiler that is here and all warnings; and all of them
+# together, each before each other one and twice.
 set -eu
 fail() { echo "FAILED: $*"; exit 1; }
 cd "$SOURCE/core/include"
@@ -10,29 +10,19 @@ headers=$(find . -name '*.h' | sed 's|^\./||' | sort)
 [ -n "$headers" ] || fail "no headers"
 strict="-Wall -Wextra -Werror -pedantic -I. -fsyntax-only"
 tried=0
-try() { # compiler, flags, text
-  printf '%s' "$3" | "$1" $2 $strict - || fail "$1 $2: $3"
+try() { # COMPILER FLAGS HEADER…
+  printf '#include <%s>\n' "${@:3}" | "$1" $2 $strict - || fail "$1 $2: ${*:3}"
   tried=$((tried + 1))
 }
-for c in gcc clang "${CC:-cc}"; do
-  command -v "$c" >/dev/null || continue
-  for h in $headers; do
-    try "$c" "-x c -std=c11" "#include <$h>
-"
-    for g in $headers; do
-      try "$c" "-x c -std=c11" "#include <$h>
-#include <$g>
-#include <$h>
-"
-    done
-  done
+# compilers NAME…: each once, by whatever name.
+compilers() { for c in "$@"; do command -v "$c" || true; done | xargs -r readlink -f | sort -u; }
+for c in $(compilers gcc clang "${CC:-cc}"); do
+  for h in $headers; do try "$c" "-x c -std=c11" $h; done
+  try "$c" "-x c -std=c11" $headers $(tac <<<"$headers")
+  try "$c" "-x c -std=c11" $(tac <<<"$headers") $headers
 done
-for c in g++ clang++ "${CXX:-c++}"; do
-  command -v "$c" >/dev/null || continue
-  for h in $headers; do
-    try "$c" "-x c++ -std=c++17" "#include <$h>
-"
-  done
+for c in $(compilers g++ clang++ "${CXX:-c++}"); do
+  for h in $headers; do try "$c" "-x c++ -std=c++17" $h; done
 done
 [ $tried -ge 6 ] || fail "only $tried compilations"
 echo "$tried compilations of: $headers"

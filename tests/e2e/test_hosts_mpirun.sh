@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 300
+# slow: 7200 EVERY_WAY=1
 # Open MPI's own mpirun over hosts (network namespaces), and `tessera run --nnodes` at an address of IPv6: the digests of one
 # host, for mnist and gpt, one and two ranks on each of two, three and four hosts. Five of these twelve shapes, each one of the
-# two ways, where there is no mpirun the other; EVERY_WAY=1: all, both ways (test_hosts_mpirun_slow.sh).
+# two ways, where there is no mpirun the other; EVERY_WAY=1: all, both ways (test_hosts_mpirun_slow).
 . "$SOURCE/tests/e2e/lib.sh"
 . "$SOURCE/tests/support/hosts.sh"
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skipped: comm-gloo is not built"; exit 77; }

@@ -3,9 +3,10 @@
 # labels: e2e
 # timeout: 600
 # processors: 2
+# slow: 1200 LEDGER_ALL=1
 # Planned and measured bytes are equal by domain and category at every ledger point of every unit, for the reference
 # models over named combinations; and so are the bytes obtained. Prints a line for each. convbn, the quickest, goes through
-# all combinations here and the others through those with a star; with LEDGER_ALL=1 (test_ledger_slow.sh) all do.
+# all combinations here and the others through those with a star; with LEDGER_ALL=1 (test_ledger_slow) all do.
 . "$SOURCE/tests/e2e/lib.sh"
 "$TESSERA" train --help 2> /dev/null | grep -q gpt || { echo "skip: the reference models are not built here"; exit 77; }
 has() { [ -f "$BUILD/plugins/libtessera-$1.so" ]; }

@@ -3,6 +3,7 @@
 # labels: e2e
 # timeout: 600
 # processors: 2
+# slow: 3600 MODEL_CELLS=1
 # The reference models in cells of the matrix's covering set: the bytes planned are the bytes obtained, at the peak and at every
 # ledger point of every unit, and no step allocates. Cells share a digest where they may differ in nothing that it depends on.
 # gpt has a tied embedding, mnist dropout, and layers of decoders are also units by halves. Of the set's cells with 1 to 4 ranks
@@ -61,6 +62,8 @@ computed() {
     [ $W != 2 ] || sync=end
     key="${models[m]}, $W ranks, $precision"
   fi
+  [ ${models[m]} != llama ] || precision=${precision/%bf16/bf16:products=fp8} # gpt has the other
+  key=${key/%bf16/$precision}
   options=(--precision "$precision" --clip $clip --steps 3 --quiet --json)
   [ "$deterministic" = 0 ] || options+=(--deterministic)
   ranks=(-n "$W" --accum $k --sync $sync)

@@ -78,6 +78,13 @@ memory_is_registered() {
   expect 0 faulty TESSERA_LOG=info DISK_FAULT=broken DISK_FAULT_AT=1 DISK_FAULT_OF=ring_register DISK_FAULT_LOG="$PWD/calls" "$TESSERA" train $gpt $disk --json=run.json
   [ "$(digest run.json)" = "$want" ] || fail "$case: another digest"
   [ "$(wc -l < calls)" = 1 ] && [ "$(grep -c 'is not registered with io_uring: Input/output error' err)" = 1 ] || fail "$case: $(cat err)"
+  case="memory refused by its limit"
+  limited=(bash -c 'ulimit -l 8 && exec "$@"' bash)
+  [ "$(id -u)" != 0 ] || limited+=(setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock) # the limit holds for others only
+  # shellcheck disable=SC2086
+  expect 0 env TESSERA_LOG=info "${limited[@]}" "$TESSERA" train $gpt $disk --json=run.json
+  [ "$(digest run.json)" = "$want" ] || fail "$case: another digest"
+  [ "$(grep -c 'is not registered with io_uring: Cannot allocate memory' err)" = 1 ] || fail "$case: $(cat err)"
 }
 disk="--offload disk:files,all,io=uring"
 # shellcheck disable=SC2086

@@ -130,6 +130,11 @@ offload pins_more 'region [0-9]+: more pinned than there is on the host'
 offload parts_states 'the states of unit [0-9]+ rest in different places'
 offload parts_masters 'the masters and their bf16 copy of unit [0-9]+ rest in different places'
 offload walks_by_sizeof 'place of longer structs says something else of region'
+offload store_not_zero 'at first: byte 4711 of the store is another'
+offload store_forgets_offset 'what a step wrote: byte [0-9]+ of the store is another'
+offload store_in_words 'a part: byte [0-9]+ of the store is another'
+offload store_knows_no_other 'in memory (that it knows|beyond it): byte [0-9]+ of the store is another'
+offload store_of_one_thread 'what one of several threads wrote: byte [0-9]+ of the store is another'
 
 # Optimizers.
 optimizer grain_of_zero 'descriptions' 'describe of 1 elements states grain 0, which is none'

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 1200
+# slow: 7200 ALL=1
 # Ranks of a run with images in memory are killed, or stopped (SIGSTOP), which the heartbeat finds. Another process takes their
 # place; or nobody does, and those that are left go on with all microbatches of a step. The run ends with the digest of one that
 # nothing happened to, and has the planned memory. A stopped rank does not come back. What cannot be is one line and exit code 5.

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 1200
+# slow: 3600 ALL=1
 # Nobody takes a lost rank's place, and another rank dies while the group becomes smaller: in each phase of tess_recover,
 # before and after it. Where the shards are left somewhere (all have them, or the images of the new group are whole) the
 # rest go on to the digest of a run that nothing happened to. Elsewhere one line says so, and the exit code is 5.

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 300
+# slow: 14400 COUNT=all
 # 3 steps, a checkpoint, 3 steps: the losses, bit for bit, and the digest of 6 steps, for combinations of model, ranks,
 # strategy, offload, precision, activations and accumulation; and in deterministic mode from 1, 2, 4 or 8 ranks to another
 # number of them. COUNT (6) of all are tried, by the seed (SEED); COUNT=all: every one (test_resume_wide_slow).

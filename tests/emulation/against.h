@@ -13,6 +13,9 @@
 
 #include <cmocka.h>
 
+#if defined(OPS_HALF_F16)
+#define double__model_kernels double__model_kernels_f16
+#endif
 const double_kernel *double__model_kernels(void), *double__device_kernels(void), *double__nccl_kernels(void),
     *double__lion_kernels(void);
 

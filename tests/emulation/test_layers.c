@@ -125,32 +125,33 @@ static void test_layers__column_sums(void **state) {
 /* ---- losses ---------------------------------------------------------------------------------------- */
 static ops_args_loss loss_of(uint64_t rows, uint64_t all, uint64_t classes, int half) {
     uint64_t pitch = over(classes, 8) * 8;
-    float *logits = floats(all * pitch, 6);
     ops_args_loss a = { .rows = rows, .all = all, .classes = classes, .pitch = pitch, .mean = 0.25f, .half = half };
-    a.scale = half ? 4 : 1;
+    a.scale = half ? 4 : 1, a.logits = factors(all * pitch, half, 6);
     for (uint64_t i = 0; i < all * pitch; i++)
-        logits[i] = i % pitch < classes ? logits[i] : NAN;
-    a.logits = logits, a.labels = numbers(all, classes), a.losses = array(all * sizeof(ops_cuda_row_loss));
-    a.stats = array(8 * all), a.slopes = array(all * pitch * 4), a.tile_rows = ops_tile_rows(classes, 4);
+        if (i % pitch >= classes)
+            ops_put(a.logits, i, half, NAN);
+    a.labels = numbers(all, classes), a.losses = array(all * sizeof(ops_cuda_row_loss));
+    a.slopes = 1, a.tile_rows = ops_tile_rows(classes, 4);
     return a;
 }
 static void run_loss(const ops_args_loss *a) {
-    if (a->tile_rows) {
-        OPS(loss_tile, *a, over(a->all, a->tile_rows));
-        return;
-    }
-    OPS(loss_rows, *a, a->rows);
-    OPS(loss_slopes, *a, over(a->all * (a->pitch / 8), OPS_BLOCK));
+    uint64_t rows = a->slopes ? a->all : a->rows;
+    if (a->tile_rows)
+        OPS(loss_tile, *a, over(rows, a->tile_rows));
+    else
+        OPS(loss_rows, *a, rows);
 }
 
 static void test_layers__losses_of_short_and_long_rows(void **state) {
     (void)state;
     for (int half = 0; half < 2; half++)
-        EACH(uint64_t, classes, 1, 10, 17, 61, 1000, 6640, 6641, 20000) {
-            ops_args_loss a = loss_of(3, 5, classes, half);
-            run_loss(&a);
-            compare(WHAT("%d classes, half %d", (int)classes, half));
-        }
+        EACH(uint64_t, classes, 1, 10, 17, 61, 1000, 6640, 6641, 8192, 12297, 20000)
+    for (int slopes = 0; slopes < 2; slopes++) {
+        ops_args_loss a = loss_of(3, 5, classes, half);
+        a.slopes = slopes;
+        run_loss(&a);
+        compare(WHAT("%d classes, half %d, slopes %d", (int)classes, half, slopes));
+    }
 }
 
 /* Threads whose logits all say "never", as a vocabulary's padding does. */
@@ -158,7 +159,8 @@ static void test_layers__losses_of_rows_with_minus_infinity(void **state) {
     (void)state;
     EACH(uint64_t, classes, 40, 20000) {
         ops_args_loss a = loss_of(1, 1, classes, 0);
-        float *logits = (float *)(uintptr_t)a.logits;
+        float *logits = a.logits;
+        a.slopes = 0;
         double sum = 0;
         for (uint64_t c = 0; c < classes; c++) {
             logits[c] = c < 24 ? -INFINITY : logits[c];
@@ -478,6 +480,30 @@ static void test_layers__attention_between_products(void **state) {
         }
 }
 
+/* ---- factors in fp8 ---------------------------------------------------------------------------------- */
+static ops_cuda_fp8 fp8_of(const uint64_t *rows, uint64_t width, int turn, int e5m2, float size) {
+    ops_cuda_fp8 f = { .width = width, .turn = turn, .e5m2 = e5m2, .inverse = array(4) };
+    for (int p = 0; p < OPS_FP8_PIECES; p++) {
+        f.from[p] = rows[p] ? factors(rows[p] * width, 1, size) : NULL;
+        f.rows[p] = rows[p], f.all += rows[p];
+        f.blocks += (uint32_t)(over(rows[p], OPS_FP8_TILE) * over(width, OPS_FP8_TILE));
+    }
+    f.n_parts = (uint32_t)over(f.all * width, 8 * OPS_BLOCK), f.parts = array(f.n_parts * 4);
+    f.to = array(f.all * width);
+    return f;
+}
+static void test_layers__codes_of_fp8(void **state) {
+    static const uint64_t one[] = { 48, 0, 0 }, some[] = { 272, 16, 144 };
+    (void)state;
+    for (int turn = 0; turn < 2; turn++)
+        for (int e5m2 = 0; e5m2 < 2; e5m2++) {
+            ops_args_fp8_most a = { { fp8_of(some, 144, turn, e5m2, 1), fp8_of(one, 400, !turn, !e5m2, 1e-3f) } };
+            OPS(fp8_most, a, a.of[0].n_parts + a.of[1].n_parts);
+            OPS(fp8_codes, a, a.of[0].blocks + a.of[1].blocks);
+            compare(WHAT("turn %d, e5m2 %d", turn, e5m2));
+        }
+}
+
 static void test_layers__every_kernel_has_a_case(void **state) {
     (void)state;
     expect_all_launched(emulated_models, OPS_KERNEL_NAME(attend_)); /* test_attend.c */
@@ -503,6 +529,7 @@ int main(void) {
         cmocka_unit_test(test_layers__batchnorm),
         cmocka_unit_test(test_layers__convolutions),
         cmocka_unit_test(test_layers__attention_between_products),
+        cmocka_unit_test(test_layers__codes_of_fp8),
         cmocka_unit_test(test_layers__every_kernel_has_a_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

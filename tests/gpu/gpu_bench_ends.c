@@ -15,15 +15,15 @@ typedef struct {
     ops *o;
     const ops_layer_table *t;
     uint64_t rows, time, chunk, classes, tokens; /* tokens: how many of the batch's differ */
-    void *x, *dx, *y, *logits, *dlogits, *losses, *table, *position, *scratch;
-    float *stats, *dtable, *dposition;
+    void *x, *dx, *y, *logits, *losses, *table, *position, *scratch;
+    float *dtable, *dposition;
     int32_t *ids, *host_ids;
     double turns[SIZE / 2];
 } ends;
 
 /* ---- what is run ------------------------------------------------------------------------------- */
 static tess_status loss_of(const ends *e, uint64_t rows, uint64_t classes) {
-    ops_row_loss l = { .logits = e->logits, .labels = e->ids, .dlogits = e->dlogits, .stats = e->stats };
+    ops_row_loss l = { .logits = e->logits, .labels = e->ids, .slopes = 1 };
     l.losses = e->losses, l.rows = l.count = rows, l.classes = classes, l.pitch = (classes + 7) / 8 * 8, l.mean = 1;
     return e->t->loss(e->o, &l);
 }
@@ -37,7 +37,7 @@ static tess_status run_loss_of_few(const void *bench) {
 }
 static tess_status logits_of(const ends *e, uint64_t classes) {
     ops_factors f = { .rows = (int64_t)e->chunk, .columns = (int64_t)classes, .depth = WIDTH, .a = e->x };
-    f.b = e->table, f.y = e->logits, f.y_pitch = (int64_t)((classes + 7) / 8 * 8), f.turn_b = f.wide = 1;
+    f.b = e->table, f.y = e->logits, f.y_pitch = (int64_t)((classes + 7) / 8 * 8), f.turn_b = 1;
     return e->t->product(e->o, &f, e->scratch);
 }
 static tess_status run_logits(const void *bench) {
@@ -101,13 +101,11 @@ static tess_status obtain(ends *e) {
     } all[] = { { &e->x, wide },
                 { &e->dx, wide },
                 { &e->y, wide },
-                { &e->logits, e->chunk * row * sizeof(float) },
-                { &e->dlogits, e->chunk * row * sizeof(uint16_t) },
+                { &e->logits, e->chunk * row * sizeof(uint16_t) },
                 { &e->losses, e->o->t->cross_entropy_need(e->rows) },
                 { &e->table, e->classes * WIDTH * sizeof(uint16_t) },
                 { &e->position, e->time * WIDTH * sizeof(uint16_t) },
                 { &e->scratch, product > embed ? product : embed },
-                { &e->stats, 2 * e->rows * sizeof(float) },
                 { &e->dtable, e->classes * WIDTH * sizeof(float) },
                 { &e->dposition, e->time * WIDTH * sizeof(float) },
                 { &e->ids, e->rows * sizeof(int32_t) } };
@@ -134,8 +132,8 @@ static tess_status open_ends(ends *e, int small) {
 }
 
 static void close_ends(ends *e) {
-    void *all[] = { e->x,        e->dx,      e->y,     e->logits, e->dlogits,   e->losses, e->table,
-                    e->position, e->scratch, e->stats, e->dtable, e->dposition, e->ids };
+    void *all[] = { e->x,        e->dx,      e->y,      e->logits,    e->losses, e->table,
+                    e->position, e->scratch, e->dtable, e->dposition, e->ids };
     for (size_t i = 0; e->o && i < sizeof all / sizeof *all; i++)
         e->o->t->free(e->o, all[i]);
     if (e->o)
@@ -151,8 +149,8 @@ static tess_status measure(const ends *e, double copy_bandwidth) {
         const char *what;
         tess_status (*run)(const void *);
         double bytes;
-    } cases[] = { { "loss and gradient of 256 classes", run_loss_of_few, 6 * chunk * FEW },
-                  { "loss, then gradient of many", run_loss, 10 * chunk * classes },
+    } cases[] = { { "loss and gradient of 256 classes", run_loss_of_few, 4 * chunk * FEW },
+                  { "loss and gradient of many", run_loss, 4 * chunk * classes },
                   { "embedding", run_embed, 6 * embedded },
                   { "embedding's backward", run_embed_backward, 2 * embedded + grads },
                   { "rotation", run_rotation, 4 * rows * (QUERIES + KEYS) * SIZE },

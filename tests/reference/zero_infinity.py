@@ -53,7 +53,7 @@ class Decoder(nn.Module):
 def settings(o):
     zero = {"stage": 3}
     if o.disk:
-        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": o.disk, "buffer_count": 4, "pipeline_read": True, "pipeline_write": True}
+        zero["offload_optimizer"] = {"device": "nvme", "nvme_path": o.disk, "buffer_count": 16, "pipeline_read": True, "pipeline_write": True}
         zero["sub_group_size"] = 12 * o.width * o.width  # a layer's parameters at a time, as ours
     return {
         "train_micro_batch_size_per_gpu": o.batch,

@@ -3,6 +3,7 @@
 #include "toy_device.h"
 #include <tessera/plugin_helpers.h>
 #include "kit/formulas.h"
+#include "tools/models/fp8_formulas.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -93,6 +94,23 @@ static float at(const void *p, uint64_t e, uint32_t dtype) {
     return value;
 }
 
+/* The scale of a parameter that products round to fp8, from all of it; 0: they do not. */
+static uint32_t products;
+static float scale_of(int i, const void *p, uint32_t given) {
+    uint32_t most = 0;
+    if (!products || params[i].dtype || params[i].flags & TESS_BUFFER)
+        return 0;
+    for (uint64_t e = 0; e < param_elems(i); e++) {
+        uint32_t size = fp8_size(tess_f32_bits(at(p, e, given)));
+        most = size > most ? size : most;
+    }
+    return fp8_scale(most, FP8_E4M3);
+}
+static float factor(const void *p, uint64_t e, uint32_t given, float scale) {
+    float x = at(p, e, given);
+    return scale > 0 ? fp8_rounded(x, scale, fp8_inverse(scale), FP8_E4M3) : x;
+}
+
 /* Adds to element e of a gradient; in fp16 and bf16 rounded to nearest, ties to even. */
 static void add(void *g, uint64_t e, float value) {
     if (dtypes[1] == TESS_F16) {
@@ -116,13 +134,16 @@ static float share(uint64_t e) {
 
 static void forward(int scope, const void *const *p, uint32_t dtype, const float *x, float *y) {
     int list[N_PARAMS], n = list_of(scope, list);
+    float scales[N_PARAMS];
+    for (int k = 0; k < n; k++)
+        scales[k] = scale_of(list[k], p[k], dtype_of(list[k], dtype));
     for (int j = 0; j < WIDTH; j++) {
         float sum = 0.5f * x[j];
         for (int k = 0; k < n; k++) {
             uint64_t elems = param_elems(list[k]);
             uint32_t given = dtype_of(list[k], dtype);
             for (uint64_t e = (uint64_t)j; e < elems; e += WIDTH)
-                sum += at(p[k], e, given) * x[(e / WIDTH) % WIDTH] * share(e);
+                sum += factor(p[k], e, given, scales[k]) * x[(e / WIDTH) % WIDTH] * share(e);
         }
         y[j] = sum / (1 + fabsf(sum));
     }
@@ -138,9 +159,10 @@ static void backward(int scope, const void *const *p, uint32_t dtype, void *cons
     }
     for (int k = 0; k < n; k++) {
         uint32_t given = dtype_of(list[k], dtype);
+        float scale = scale_of(list[k], p[k], given);
         for (uint64_t e = 0; e < param_elems(list[k]); e++) {
             int j = (int)(e % WIDTH), from = (int)(e / WIDTH % WIDTH);
-            dx[from] += d[j] * at(p[k], e, given) * share(e);
+            dx[from] += d[j] * factor(p[k], e, given, scale) * share(e);
             if (g[k])
                 add(g[k], e, d[j] * x[from] * share(e));
         }
@@ -301,18 +323,21 @@ static tess_status declare_params(tess *t, int flags) {
     tess_status s = TESS_OK;
     for (int i = 0; !s && i < n_params; i++) {
         int64_t shape[2] = { params[i].rows, params[i].cols };
-        tess_param_options o = { .struct_size = sizeof o,
-                                 .dtype = params[i].dtype ? params[i].dtype : TESS_F32,
-                                 .flags = params[i].flags,
-                                 .compute_dtypes =
-                                     params[i].dtype
-                                         ? 1u << params[i].dtype
-                                         : 1u << TESS_F32 | (flags & TOY_FP32 ? 0 : 1u << TESS_BF16 | 1u << TESS_F16),
-                                 .name = params[i].name,
-                                 .shape = shape,
-                                 .ndim = 2,
-                                 .optimizer_group = flags & TOY_GROUPS && strstr(params[i].name, "bias") };
+        tess_param_options o = {
+            .struct_size = sizeof o,
+            .dtype = params[i].dtype ? params[i].dtype : TESS_F32,
+            .flags = params[i].flags,
+            .compute_dtypes =
+                params[i].dtype
+                    ? 1u << params[i].dtype
+                    : 1u << TESS_F32 | (flags & TOY_FP32 ? 0 : 1u << TESS_BF16 | 1u << TESS_F16 | 1u << TESS_F8E4M3),
+            .name = params[i].name,
+            .shape = shape,
+            .ndim = 2,
+            .optimizer_group = flags & TOY_GROUPS && strstr(params[i].name, "bias")
+        };
         s = i ? TESS_OK : tess_compute_dtype(t, &o, &dtypes[0], &dtypes[1]);
+        s = s || i ? s : tess_product_dtype(t, &o, &products);
         s = s ? s : tess_param_add(t, &o, NULL);
     }
     return s ? s : tess_param_tie(t, "head.weight", "embed.weight");

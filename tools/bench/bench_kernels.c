@@ -54,12 +54,34 @@ static void stream_triad(void *user, uint64_t first, uint64_t elems) {
     for (uint64_t i = 0; i < elems; i++)
         a[i] = 0.5f * b[i] + 0.25f * c[i];
 }
+enum { LINE = 16 }; /* numbers */
+/* Reads `from` numbers for each `to` that it writes. Parts begin at multiples of 64 elements. */
+TESS_BODY void resize(const stream_args *s, uint64_t first, uint64_t elems, uint64_t from, uint64_t to) {
+    uint64_t most = from > to ? from : to, begin = first / most;
+    uint32_t *restrict a = (uint32_t *)(void *)s->a + begin * to;
+    const uint32_t *restrict b = (const uint32_t *)(const void *)s->b + begin * from;
+    for (uint64_t i = 0; i < elems / most; i += LINE)
+        for (uint64_t j = 0; j < LINE; j++)
+            for (uint64_t k = 0; k < to; k++) {
+                uint32_t x = b[i * from + j];
+                for (uint64_t more = 1; more < from; more++)
+                    x |= b[i * from + more * LINE + j];
+                a[i * to + k * LINE + j] = x;
+            }
+}
 #if defined(__SSE2__)
-/* The same with stores past the caches, which spare reading the output. Parts begin at multiples of 64 elements. */
-static void stream_copy_past(void *user, uint64_t first, uint64_t elems) {
-    stream_args *s = user;
-    for (uint64_t i = first; i + 4 <= first + elems; i += 4)
-        _mm_stream_ps(s->a + i, _mm_load_ps(s->b + i));
+/* The same with stores past the caches, which spare reading the output. */
+TESS_BODY void resize_past(const stream_args *s, uint64_t first, uint64_t elems, uint64_t from, uint64_t to) {
+    uint64_t most = from > to ? from : to, begin = first / most;
+    float *a = s->a + begin * to;
+    const float *b = s->b + begin * from;
+    for (uint64_t i = 0; i < elems / most; i += 4) {
+        __m128 x = _mm_load_ps(b + i * from);
+        for (uint64_t more = 1; more < from; more++)
+            x = _mm_or_ps(x, _mm_load_ps(b + i * from + 4 * more));
+        for (uint64_t k = 0; k < to; k++)
+            _mm_stream_ps(a + i * to + 4 * k, x);
+    }
     _mm_sfence();
 }
 static void stream_triad_past(void *user, uint64_t first, uint64_t elems) {
@@ -70,9 +92,30 @@ static void stream_triad_past(void *user, uint64_t first, uint64_t elems) {
                       _mm_add_ps(_mm_mul_ps(half, _mm_load_ps(s->b + i)), _mm_mul_ps(quarter, _mm_load_ps(s->c + i))));
     _mm_sfence();
 }
+#define RESIZE(from, to)                                                                                               \
+    static void stream_##from##_to_##to(void *user, uint64_t first, uint64_t elems) {                                  \
+        resize(user, first, elems, from, to);                                                                          \
+    }                                                                                                                  \
+    static void stream_##from##_to_##to##_past(void *user, uint64_t first, uint64_t elems) {                           \
+        resize_past(user, first, elems, from, to);                                                                     \
+    }
+#define PAST(name) name##_past
+#else
+#define RESIZE(from, to)                                                                                               \
+    static void stream_##from##_to_##to(void *user, uint64_t first, uint64_t elems) {                                  \
+        resize(user, first, elems, from, to);                                                                          \
+    }
+#define PAST(name) name
 #endif
+RESIZE(1, 1)
+RESIZE(2, 1)
+RESIZE(4, 1)
+RESIZE(1, 2)
+RESIZE(1, 4)
 
-enum { READS = 1, WRITES_APART, UPDATES }; /* shapes of traffic */
+/* Shapes of traffic. Memory that is read and memory that is written share a bus, and turning it costs: how much moves
+ * depends on the parts of both. */
+enum { READS = 1, UPDATES, COPIES, SUMS, HALVES, QUARTERS, DOUBLES, QUADRUPLES };
 typedef struct {
     uint32_t shape, bytes_per_elem;
     tess__pool_fn fn;
@@ -80,18 +123,26 @@ typedef struct {
 static const stream streams[] = {
     { READS, 4, stream_sum },
     { UPDATES, 8, stream_update },
-    { WRITES_APART, 8, stream_copy },
-    { WRITES_APART, 12, stream_triad },
-#if defined(__SSE2__)
-    { WRITES_APART, 8, stream_copy_past },
-    { WRITES_APART, 12, stream_triad_past },
-#endif
+    { COPIES, 8, stream_copy },
+    { COPIES, 8, stream_1_to_1 },
+    { COPIES, 8, PAST(stream_1_to_1) },
+    { SUMS, 12, stream_triad },
+    { SUMS, 12, PAST(stream_triad) },
+    { HALVES, 6, stream_2_to_1 },
+    { HALVES, 6, PAST(stream_2_to_1) },
+    { QUARTERS, 5, stream_4_to_1 },
+    { QUARTERS, 5, PAST(stream_4_to_1) },
+    { DOUBLES, 6, stream_1_to_2 },
+    { DOUBLES, 6, PAST(stream_1_to_2) },
+    { QUADRUPLES, 5, stream_1_to_4 },
+    { QUADRUPLES, 5, PAST(stream_1_to_4) },
 };
 enum { N_STREAMS = sizeof streams / sizeof streams[0] };
 
 /* An update in place is also held against the streams with an output of their own, whichever is faster. */
 static int comparable(uint32_t kernel_shape, uint32_t stream_shape) {
-    return kernel_shape == stream_shape || (kernel_shape == UPDATES && stream_shape == WRITES_APART);
+    return kernel_shape == stream_shape ||
+           (kernel_shape == UPDATES && (stream_shape == COPIES || stream_shape == SUMS));
 }
 
 /* ---- the kernels ---------------------------------------------------------------------------------- */
@@ -103,20 +154,20 @@ typedef struct {
 } bench_case;
 #define BLOCKS (1 + 4.0 / TESS_Q8_BLOCK) /* bytes of an element in blocks of 8 bits */
 static const bench_case cases[] = {
-    { "cast", "cast f32 bf16", WRITES_APART, 6, TESS_K_CAST, TESS_F32, TESS_BF16, 1, 0, 0 },
-    { "cast", "cast bf16 f32", WRITES_APART, 6, TESS_K_CAST, TESS_BF16, TESS_F32, 1, 0, 0 },
-    { "cast", "cast f32 f16", WRITES_APART, 6, TESS_K_CAST, TESS_F32, TESS_F16, 1, 0, 0 },
-    { "cast", "cast f32 q8", WRITES_APART, 4 + BLOCKS, TESS_K_CAST, TESS_F32, TESS_Q8, 1, 0, 0 },
-    { "cast", "cast q8 f32", WRITES_APART, 4 + BLOCKS, TESS_K_CAST, TESS_Q8, TESS_F32, 1, 0, 0 },
-    { "cast", "cast f32 q8e4m3", WRITES_APART, 4 + BLOCKS, TESS_K_CAST, TESS_F32, TESS_Q8E4M3, 1, 0, 0 },
-    { "cast", "cast q8e4m3 f32", WRITES_APART, 4 + BLOCKS, TESS_K_CAST, TESS_Q8E4M3, TESS_F32, 1, 0, 0 },
+    { "cast", "cast f32 bf16", HALVES, 6, TESS_K_CAST, TESS_F32, TESS_BF16, 1, 0, 0 },
+    { "cast", "cast bf16 f32", DOUBLES, 6, TESS_K_CAST, TESS_BF16, TESS_F32, 1, 0, 0 },
+    { "cast", "cast f32 f16", HALVES, 6, TESS_K_CAST, TESS_F32, TESS_F16, 1, 0, 0 },
+    { "cast", "cast f32 q8", QUARTERS, 4 + BLOCKS, TESS_K_CAST, TESS_F32, TESS_Q8, 1, 0, 0 },
+    { "cast", "cast q8 f32", QUADRUPLES, 4 + BLOCKS, TESS_K_CAST, TESS_Q8, TESS_F32, 1, 0, 0 },
+    { "cast", "cast f32 q8e4m3", QUARTERS, 4 + BLOCKS, TESS_K_CAST, TESS_F32, TESS_Q8E4M3, 1, 0, 0 },
+    { "cast", "cast q8e4m3 f32", QUADRUPLES, 4 + BLOCKS, TESS_K_CAST, TESS_Q8E4M3, TESS_F32, 1, 0, 0 },
     { "optimizer", "adamw", UPDATES, 28, TESS_K_OPTIMIZER, TESS_F32, TESS_F32, 1, TESS_OPT_ADAMW, 0 },
     { "optimizer", "adamw with bf16 copy", UPDATES, 30, TESS_K_OPTIMIZER, TESS_F32, TESS_F32, 1, TESS_OPT_ADAMW, 1 },
     { "optimizer", "adadelta", UPDATES, 28, TESS_K_OPTIMIZER, TESS_F32, TESS_F32, 1, TESS_OPT_ADADELTA, 0 },
     { "optimizer", "sgd momentum", UPDATES, 20, TESS_K_OPTIMIZER, TESS_F32, TESS_F32, 1, TESS_OPT_SGD, 0 },
-    { "sum", "tree sum of 2", WRITES_APART, 12, TESS_K_TREE_SUM, TESS_F32, TESS_F32, 2, 0, 0 },
-    { "sum", "tree sum of 2 q8", WRITES_APART, 4 + 2 * BLOCKS, TESS_K_TREE_SUM, TESS_Q8, TESS_F32, 2, 0, 0 },
-    { "sum", "tree sum of 2 q8e4m3", WRITES_APART, 4 + 2 * BLOCKS, TESS_K_TREE_SUM, TESS_Q8E4M3, TESS_F32, 2, 0, 0 },
+    { "sum", "tree sum of 2", SUMS, 12, TESS_K_TREE_SUM, TESS_F32, TESS_F32, 2, 0, 0 },
+    { "sum", "tree sum of 2 q8", DOUBLES, 4 + 2 * BLOCKS, TESS_K_TREE_SUM, TESS_Q8, TESS_F32, 2, 0, 0 },
+    { "sum", "tree sum of 2 q8e4m3", DOUBLES, 4 + 2 * BLOCKS, TESS_K_TREE_SUM, TESS_Q8E4M3, TESS_F32, 2, 0, 0 },
     { "norm", "square sum", READS, 4, TESS_K_SQUARE_SUM, TESS_F32, TESS_I64, 1, 0, 0 },
 };
 enum { N_CASES = sizeof cases / sizeof cases[0], N_ARRAYS = 4 };

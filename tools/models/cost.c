@@ -82,6 +82,13 @@ static void count_layer(const model *m, const model_block *b, model_cost *c) {
     c->backward_kernels += 4 * attends + 4 * feeds;
 }
 
+/* Such a block's forward does nothing in training. */
+static model_cost in_backward(const model_cost *c) {
+    return (model_cost){ .backward_flops = c->forward_flops + c->backward_flops,
+                         .backward_bytes = c->forward_bytes + c->backward_bytes,
+                         .backward_kernels = c->forward_kernels + c->backward_kernels };
+}
+
 model_cost model_block_cost(const model *m, int32_t block) {
     const model_block *b = &m->desc.blocks[block];
     double in = block ? (double)m->desc.blocks[block - 1].output_bytes : (double)m->desc.input_bytes;
@@ -96,7 +103,7 @@ model_cost model_block_cost(const model *m, int32_t block) {
         c.forward_kernels += 1;
         c.backward_kernels += 2;
     }
-    return c;
+    return b->flags & TESS_BLOCK_LATE_RESULT ? in_backward(&c) : c;
 }
 
 static int is_named(const model_param *p, const decoder_param *as) {
@@ -133,5 +140,6 @@ void model_key(const model *m, char *out, size_t n) {
     if (at < n && strcmp(m->t->name, "convbn") == 0)
         at += (size_t)snprintf(out + at, n - at, " image=%d hidden=%d", o->image_size, o->hidden);
     if (at < n)
-        snprintf(out + at, n - at, " threads=%d %s", o->threads, tess_dtype_name(o->precision));
+        snprintf(out + at, n - at, " threads=%d %s%s", o->threads, tess_dtype_name(o->precision),
+                 o->products ? "+fp8" : "");
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <tessera/gpu.h>
 #include <tessera/inspect.h>
+#include <tessera/plugin_helpers.h>
 
 /* Aliases add their gradients up, so such a parameter's gradient cannot be stored. */
 static int is_shared(const model *m, int32_t of) {
@@ -29,7 +30,7 @@ static tess_status declare_param(tess *t, const model *m, int32_t i) {
     if (p->alias_of[0])
         return tess_param_tie(t, p->name, p->alias_of);
     tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = p->name };
-    o.compute_dtypes = 1u << (p->is_buffer ? TESS_F32 : m->options.precision);
+    o.compute_dtypes = 1u << (p->is_buffer ? TESS_F32 : m->options.precision) | (p->in_fp8 ? 1u << TESS_F8E4M3 : 0);
     o.flags = p->is_buffer ? TESS_BUFFER : p->is_frozen ? TESS_FROZEN : 0;
     if (!o.flags && model__stores_grad(m, i))
         o.flags = TESS_GRAD_OVERWRITE;
@@ -68,12 +69,31 @@ static tess_status check_precision(const tess *t, const model *m, const model_pa
     return TESS_OK;
 }
 
-tess_status model_precision(tess *t, const model *m, uint32_t *out) {
-    uint32_t compute = 0;
+/* Asks for the products of a matrix. Only a decoder's can be in fp8, and only beside bf16. */
+static tess_status check_products(const tess *t, const model *m, uint32_t compute, uint32_t *out) {
+    const int64_t shape[] = { 16, 16 };
+    tess_param_options o = {
+        .struct_size = sizeof o, .dtype = TESS_F32, .name = "products", .shape = shape, .ndim = 2
+    };
+    o.compute_dtypes = 1u << TESS_F32 | 1u << TESS_BF16 | 1u << TESS_F16 | 1u << TESS_F8E4M3;
+    OPS_TRY(tess_product_dtype(t, &o, out));
+    if (*out && (!m->t->decoder || compute != TESS_BF16))
+        return tess_fail(
+            TESS_E_UNSUPPORTED,
+            "TESSERA_PRECISION asks for products in fp8, which are for decoders in bf16; model %s computes "
+            "in %s",
+            m->t->name, tess_dtype_name(compute));
+    return TESS_OK;
+}
+
+tess_status model_precision(tess *t, const model *m, model_options *out) {
+    uint32_t compute = 0, products = 0;
     for (int32_t i = 0; i < m->desc.n_params; i++)
         if (!m->desc.params[i].alias_of[0] && !m->desc.params[i].is_buffer)
             OPS_TRY(check_precision(t, m, &m->desc.params[i], &compute));
-    *out = compute ? compute : TESS_F32;
+    compute = compute ? compute : TESS_F32;
+    OPS_TRY(check_products(t, m, compute, &products));
+    out->precision = compute, out->products = products;
     return TESS_OK;
 }
 
@@ -111,7 +131,7 @@ tess_status model_start(tess *t, model *m) {
     OPS_TRY(tess_info_get(t, &info));
     tess_stream compute = { .mem = info.memory, .device = info.local_rank, .handle = tess_stream_get(t) };
     OPS_TRY(m->o->t->start(m->o, &compute));
-    m->o->t->describe(m->o, m->operators, sizeof m->operators);
+    model__describe(m);
     return TESS_OK;
 }
 

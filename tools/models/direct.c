@@ -242,6 +242,19 @@ static tess_status call_block(direct *d, tess_block_fn fn, void *user, const tes
     return status;
 }
 
+static int result_is_late(const direct *d, uint32_t pass) {
+    return pass & TESS_PASS_TRAIN && d->m->desc.blocks[d->m->desc.n_blocks - 1].flags & TESS_BLOCK_LATE_RESULT;
+}
+
+static tess_status take_result(direct *d, void *result) {
+    const model_desc *desc = &d->m->desc;
+    if (result && !on_host(d))
+        return d->m->o->t->download(d->m->o, d->outputs[desc->n_blocks - 1], result, desc->result_bytes);
+    if (result)
+        memcpy(result, d->outputs[desc->n_blocks - 1], desc->result_bytes);
+    return TESS_OK;
+}
+
 /* Acts as the engine does: later calls cannot read a dropped output, and a gradient in place has no second buffer. */
 static void keep_promises(direct *d, int32_t i, int32_t *flow, tess_block_call *call) {
     const model_block *b = &d->m->desc.blocks[i];
@@ -288,9 +301,7 @@ tess_status direct_run(direct *d, uint32_t pass, const void *batch, uint64_t ste
         prepare_call(d, i, desc->blocks[i].forward_scratch_bytes, &call);
         OPS_TRY(call_block(d, desc->blocks[i].forward, desc->blocks[i].user, &call, i));
     }
-    if (result && on_host(d))
-        memcpy(result, d->outputs[desc->n_blocks - 1], desc->result_bytes);
-    else if (result)
-        OPS_TRY(d->m->o->t->download(d->m->o, d->outputs[desc->n_blocks - 1], result, desc->result_bytes));
-    return pass & TESS_PASS_TRAIN ? run_backward(d, &call) : TESS_OK;
+    OPS_TRY(result_is_late(d, pass) ? TESS_OK : take_result(d, result));
+    OPS_TRY(pass & TESS_PASS_TRAIN ? run_backward(d, &call) : TESS_OK);
+    return result_is_late(d, pass) ? take_result(d, result) : TESS_OK;
 }

@@ -26,7 +26,20 @@ typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns]; with
     void *again;  /* with `through`: gets that GELU's result again */
     int32_t gelu; /* y = GELU(product + bias) */
     float times;  /* factor of a product without the fields from `bias` on; 0: 1 */
+    /* If not null, a and b are codes of fp8, [rows, depth] and [columns, depth] (turn_b), and the product is multiplied
+     * by both. Sides are multiples of 16. They exclude a_pitch and times, and allow bias with y_pitch, wide and add. */
+    const float *a_inverse, *b_inverse;
+    int32_t a_e5m2; /* a is of e5m2; else it is, as b, of e4m3 */
 } ops_factors;
+
+enum { OPS_FP8_MOST = 3 };
+typedef struct { /* codes of n matrices of `width` columns, which lie behind each other and have one scale (fp8.h) */
+    const void *from[OPS_FP8_MOST];
+    uint64_t rows[OPS_FP8_MOST], width; /* multiples of 16 */
+    int32_t n, turn, e5m2;              /* turn: `to` is [width, all rows], otherwise [all rows, width] */
+    void *to;
+    float *inverse; /* gets 1 / the scale */
+} ops_fp8_factor;
 
 typedef struct { /* rows of `width`; `time` rows are a sample */
     uint64_t rows, width, time;
@@ -95,17 +108,16 @@ typedef struct { /* db[c] = sum of dy's column c; dw[c] = sum of dy's column c t
     uint64_t pitch, x_pitch, group;
 } ops_columns;
 
-typedef struct { /* a chunk of rows of logits, `pitch` apart; the first `count` rows count, unless their label is -1 */
-    const float *logits;
+typedef struct {  /* a chunk of rows of logits, `pitch` apart; the first `count` rows count, unless their label is -1 */
+    void *logits; /* factors */
     const int32_t *labels;
-    void *dlogits; /* null: not wanted; scaled by `mean` and `scale`; rows from `count` on get 0 */
-    /* Per row the maximum and 1 / the sum of exponentials: `loss` writes them, loss_slopes reads them. */
-    float *stats;
     void *losses; /* the losses of all rows (cross_entropy_need); the chunk's start at `first` */
     uint64_t first, rows, classes, count, pitch; /* pitch: a multiple of 8 */
-    float mean;                                  /* 1 / the rows of all chunks that count */
-    float scale;                                 /* of the loss; 0: 1 */
-    float cap;                                   /* 0: none; dlogits are gradients of the logits before the cap */
+    int32_t
+        slopes;  /* 1: logits are replaced by their gradient, times `mean` and `scale`; rows that do not count get 0 */
+    float mean;  /* 1 / the rows of all chunks that count */
+    float scale; /* of the loss; 0: 1 */
+    float cap;   /* 0: none; gradients are those of the logits before the cap */
     /* In tensor memory, or null. If it is not 0, its inverse replaces `mean`. */
     const double *divisor;
 } ops_row_loss; /* rows with a label of -1 have neither loss nor gradient */
@@ -115,6 +127,9 @@ struct ops_layer_table {
     /** One launch. Another follows with `through`, and if the library of products does not support bias or GELU. Sides
      * that are no multiples of eight may take several. */
     tess_status (*product)(ops *, const ops_factors *, void *workspace);
+    uint64_t (*fp8_need)(void); /* bytes of scratch of the next; [pure] */
+    /** Makes codes of both factors of a product. Two launches. A table for bf16 has it. */
+    tess_status (*fp8_codes)(ops *, const ops_fp8_factor both[2], void *scratch);
     tess_status (*norm)(ops *, const ops_norm *);
     tess_status (*norm_backward)(ops *, const ops_norm_backward *);
     /** y = dropout(x) and *out = y; at rate 0 nothing is enqueued and *out = x. */
@@ -171,13 +186,10 @@ struct ops_layer_table {
     /** out[sample, t] = t less the position of the last token with `begins` up to t; 0 without one. */
     tess_status (*places)(ops *, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
                           int32_t begins, int32_t *out);
-    /** x = cap · tanh(x / cap) */
-    tess_status (*cap)(ops *, float *x, uint64_t elems, float cap);
-    /** Computes the rows' losses and the other wanted results. dlogits take the same launch if a block can keep a
-     * row, otherwise a second one. */
+    /** x = cap · tanh(x / cap); x are factors, or with `wide` fp32. */
+    tess_status (*cap)(ops *, void *x, uint64_t elems, float cap, int32_t wide);
+    /** Computes the rows' losses, and with `slopes` the gradient of the logits in their place. */
     tess_status (*loss)(ops *, const ops_row_loss *);
-    /** Computes dlogits from logits and stats. */
-    tess_status (*loss_slopes)(ops *, const ops_row_loss *);
     /** Sums the first `rows` losses, and counts the labels that are not -1; labels null: all count. */
     tess_status (*loss_sum)(ops *, const void *losses, uint64_t rows, const int32_t *labels, const double *divisor,
                             ops_loss *out);

@@ -2,6 +2,7 @@
 #include "model.h"
 #include "philox.h"
 #include <tessera/tessera.h>
+#include <tessera/plugin_helpers.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +41,9 @@ static tess_status check_options(const model_options *o) {
         return tess_fail(TESS_E_INVALID, "threads %d: expected 1 to 1024", o->threads);
     if (o->precision != TESS_F32 && o->precision != TESS_BF16 && o->precision != TESS_F16)
         return tess_fail(TESS_E_INVALID, "precision %u: expected f32, bf16 or f16", o->precision);
+    if (o->products && (o->products != TESS_F8E4M3 || o->precision != TESS_BF16))
+        return tess_fail(TESS_E_INVALID, "products in %s: expected fp8 (e4m3), beside bf16",
+                         tess_dtype_name(o->products));
     if (!(o->dropout < 1))
         return tess_fail(TESS_E_INVALID, "dropout %g: expected below 1", (double)o->dropout);
     return TESS_OK;
@@ -121,6 +125,14 @@ static tess_status make_groups(model *m) {
     return TESS_OK;
 }
 
+void model__describe(model *m) {
+    m->o->t->describe(m->o, m->operators, sizeof m->operators);
+    size_t at = strlen(m->operators);
+    if (m->in_fp8)
+        snprintf(m->operators + at, sizeof m->operators - at, ", %d of a layer's %d matrices in fp8 products",
+                 m->in_fp8, m->matrices);
+}
+
 tess_status model_create(const char *name, const model_options *options, model **out) {
     const model_ops *t = find(name);
     if (!t)
@@ -136,7 +148,8 @@ tess_status model_create(const char *name, const model_options *options, model *
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", name);
     m->t = t;
     m->options = filled;
-    ops_options how = { filled.threads, filled.precision == TESS_BF16, filled.isa, filled.precision == TESS_F16 };
+    ops_options how = { filled.threads, filled.precision == TESS_BF16, filled.isa, filled.precision == TESS_F16,
+                        filled.products != 0 };
     tess_status status = operators->create(&how, &m->o);
     if (status == TESS_OK)
         status = t->build(m);
@@ -154,7 +167,7 @@ tess_status model_create(const char *name, const model_options *options, model *
     }
     m->options.isa = m->options.operators = m->options.frozen = m->options.groups =
         NULL; /* these texts belong to the caller */
-    operators->describe(m->o, m->operators, sizeof m->operators);
+    model__describe(m);
     *out = m;
     return TESS_OK;
 }

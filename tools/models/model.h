@@ -45,6 +45,7 @@ typedef struct {   /* zero is the model's default; a model ignores options that 
     const char *groups;
     model_lora lora;
     uint32_t precision; /* dtype of the parameters: TESS_F32 (also 0), TESS_BF16 or TESS_F16 */
+    uint32_t products;  /* decoders in bf16: TESS_F8E4M3: products of layers are in fp8; 0: in `precision` */
     int32_t threads;    /* compute threads, 0: 1; with oneDNN bits depend on it */
     uint64_t seed;
     const char *isa, *operators; /* see ops_options.isa and ops_find; null: the best available */
@@ -60,6 +61,7 @@ typedef struct {
     int32_t is_frozen;       /* not trained: it has neither gradient nor optimizer state */
     uint32_t stored;         /* storage format of a frozen matrix, STORED_…; shape and elems are the matrix's */
     int32_t is_adapter;      /* belongs to model_lora */
+    int32_t in_fp8;          /* products round it to fp8 */
     int32_t is_buffer;       /* running statistics: fp32, not trained */
     int32_t optimizer_group; /* twice the group of model_options.groups, 0: none; 1 more for a decoder's vectors */
     uint32_t init;           /* MODEL_UNIFORM, … */
@@ -104,9 +106,10 @@ typedef struct model {
     model_options options; /* defaults are filled in */
     model_desc desc;
     ops *o;
-    char operators[128]; /* names all that bits depend on, for printing and hashes */
-    void *own;           /* the model's operators */
-    int32_t may_store;   /* may_store: its kernels can store gradients; stores_grads: it was declared so */
+    char operators[128];      /* names all that bits depend on, for printing and hashes */
+    void *own;                /* the model's operators */
+    int32_t matrices, in_fp8; /* decoders: matrices of a layer, and those whose products are in fp8 */
+    int32_t may_store;        /* may_store: its kernels can store gradients; stores_grads: it was declared so */
     int32_t stores_grads;
     struct model_half *halves;     /* per block if parameters are bf16; otherwise null */
     struct model_chunked *chunked; /* per block; null without chunks */
@@ -140,10 +143,10 @@ tess_status model_declare(tess *, model *);
 /** Calls `fill`, which writes fp32, for a range of any parameter, and converts the values if the parameter is stored
  * in blocks. */
 tess_status model_fill_stored(const model *, const tess_range *, void *data, tess_range_fn fill, void *user);
-/** Returns the compute dtype that the engine's precision gives the parameters, for model_options.precision. Call it
+/** Writes the compute dtype that the engine's precision gives the parameters, and that of products, into `out`. Call it
  * between tess_open and model_declare; the model may have been made for either dtype. TESS_E_UNSUPPORTED: the
  * models do not compute in that dtype. */
-tess_status model_precision(tess *, const model *, uint32_t *out);
+tess_status model_precision(tess *, const model *, model_options *out);
 /** Binds a device's operators to the engine's device and compute stream. Call it after tess_open. */
 tess_status model_start(tess *, model *);
 /** Replaces tess_run; it is required if the operators' memory is not the host's. */
@@ -246,6 +249,9 @@ void linear_fill_input(uint64_t sample, float x[3]);
  * averages over `ranks` ranks of `batch` samples each; rank r holds samples r·batch …. */
 void linear_expect(int32_t ranks, int32_t batch, double lr, const float x[3], double weight[9], double output[3],
                    double updated[9]);
+
+/** Names the operators, and the products in fp8, in model.operators. */
+void model__describe(model *);
 
 /* ---- functions that the models call -------------------------------------------------------------------- */
 /** Adds a parameter to the block that the next model__add_block adds. Dimensions end at the first 0. */

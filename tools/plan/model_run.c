@@ -79,8 +79,9 @@ static tess_status take_precision_and_device(const train_settings *s, model_opti
     if (status != TESS_OK)
         return status;
     int is_cuda = info.memory == TESS_MEM_CUDA;
-    status = model_precision(t, *m, &o->precision);
-    if (status != TESS_OK || (o->precision == (*m)->options.precision && !is_cuda))
+    status = model_precision(t, *m, o);
+    int same = o->precision == (*m)->options.precision && o->products == (*m)->options.products;
+    if (status != TESS_OK || (same && !is_cuda))
         return status;
     model_destroy(*m);
     *m = NULL;

@@ -33,6 +33,9 @@ TESS_API tess_status tess_info_get(const tess *, tess_info *out);
  * gradients (or null). It declares nothing. */
 TESS_API tess_status tess_compute_dtype(const tess *, const tess_param_options *, uint32_t *dtype,
                                         uint32_t *grad_dtype_or_null);
+/** The dtype that the chosen precision has the program's products round a parameter to: TESS_F8E4M3, which its
+ * compute_dtypes must allow, or 0. It declares nothing. */
+TESS_API tess_status tess_product_dtype(const tess *, const tess_param_options *, uint32_t *dtype);
 
 /* ---- bytes and counts: from tess_shard on ------------------------------------------------------- */
 typedef struct { /* bytes by domain (1 device, 2 host: index TESS_DOMAIN_…) */

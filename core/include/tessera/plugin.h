@@ -48,7 +48,7 @@ extern "C" {
 #endif
 
 #define TESS_ABI_MAJOR 1
-#define TESS_ABI_MINOR 4 /* append-only; a break makes new *_v2 symbols */
+#define TESS_ABI_MINOR 5 /* append-only; a break makes new *_v2 symbols */
 /* A slot can be called when the table is long enough to hold it and it is set. */
 #define TESS_HAS(type, table, slot) ((table)->struct_size >= offsetof(type, slot) + sizeof((table)->slot))
 #define TESS_CAN(type, table, slot) (TESS_HAS(type, table, slot) && (table)->slot)
@@ -495,7 +495,9 @@ typedef struct {
 
 /* ---- precision: a choice per parameter; the device casts ---------------------------------------- */
 typedef struct {
-    uint32_t struct_size, dtype, flags, compute_mask; /* flags: 1 frozen, 2 tied; mask: what the program's kernels read */
+    /* flags: 1 frozen, 2 tied; mask: what the program's kernels read, and since 1.5 with the bit of TESS_F8E4M3 that they may
+     * round it to that in products. */
+    uint32_t struct_size, dtype, flags, compute_mask;
     const char *name;
     uint64_t elems;
     const int64_t *shape;
@@ -510,6 +512,7 @@ typedef struct {
 typedef struct {
     uint32_t struct_size, master, compute, gather, grad_local, grad_wire, accumulate;
     uint32_t rounding; /* since 1.1: of parameters and leaves in blocks, TESS_ROUND_… */
+    uint32_t products; /* since 1.5: TESS_F8E4M3, if compute_mask has it: what the program's products round it to; 0: nothing */
 } tess_precision_choice;
 enum { TESS_ROUND_NEAREST, TESS_ROUND_STOCHASTIC };
 /* A scale of losses, so that small gradients are no zeros in a dtype of few exponents. Numbers are powers of two: gradients
@@ -759,7 +762,7 @@ TESS_PIN(tess_rounding, 32, runs, 8, draw, 28);
 TESS_PIN(tess_kernel, 128, out2, 40, rounding, 120);
 TESS_PIN(tess_device_ops, 224, stream_create, 64, range_pop, 216);
 TESS_PIN(tess_param_view, 56, elems, 24, group, 52);
-TESS_PIN(tess_precision_choice, 32, grad_wire, 20, rounding, 28);
+TESS_PIN(tess_precision_choice, 36, grad_wire, 20, products, 32);
 TESS_PIN(tess_loss_scaling, 24, init, 8, least, 20);
 TESS_PIN(tess_precision_ops, 32, choose, 16, loss_scaling, 24);
 TESS_PIN(tess_module_view, 48, order, 20, subtree_elems, 40);

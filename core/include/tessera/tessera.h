@@ -161,7 +161,8 @@ TESS_API tess_status tess_proof_words(tess *, const char *words);
 /* ---- describe: local, same on all ranks ------------------------------------------------------- */
 typedef struct {
     uint32_t struct_size, dtype, flags; /* dtype: f32, f64, bf16, f16; u8 with TESS_FROZEN alone */
-    uint32_t compute_dtypes; /* 1 << dtype: what my kernels can read; 0: dtype only. Precision outside it is refused */
+    uint32_t compute_dtypes; /* 1 << dtype: what my kernels can read; 0: dtype only. Precision outside it is refused.
+                              * 1 << TESS_F8E4M3: they can also round it to that in products (tess_product_dtype) */
     const char *name;        /* copied. "h.*.fc.weight" with stack = L describes L parameters, * = 0 … L-1 */
     int64_t stack;           /* 0: not stacked */
     const int64_t *shape;    /* of one slice; copied. Null with ndim 0: one element */
@@ -243,7 +244,8 @@ typedef struct { /* one call of a block; pointers hold during the call */
     int32_t n_params, threads; /* threads: how many the block may use */
     const void *batch;    /* the pass's input: tess_options.input_bytes */
     const void *input;    /* the previous block's output; null in the first block */
-    void *output;         /* forward: write; backward: as written, read-only; null with TESS_BLOCK_DROP_OUTPUT */
+    void *output;         /* forward: write; backward: as written, read-only; null with TESS_BLOCK_DROP_OUTPUT. With
+                           * TESS_BLOCK_LATE_RESULT backward writes it */
     void *saved;          /* forward: write what backward needs; null in an evaluation */
     void *scratch;        /* forward_scratch_bytes or backward_scratch_bytes, contents undefined */
     const void *grad_output; /* backward: of output; null in the last block */
@@ -257,8 +259,10 @@ enum {
     TESS_BLOCK_DROP_OUTPUT = 2,  /* backward does not read the block's output: it is null there, and its memory free */
     TESS_BLOCK_GRAD_IN_PLACE = 4, /* grad_input may be grad_output: backward reads no element there that it has written
                                   * over. Heeded where the block's output has the size of its input */
-    TESS_BLOCK_AUDIT = 8 /* another rank may run it again (TESSERA_AUDIT): to the last bit and byte, what training's
+    TESS_BLOCK_AUDIT = 8, /* another rank may run it again (TESSERA_AUDIT): to the last bit and byte, what training's
                           * forward and backward write follows from the call and the parameters, not from TESS_BUFFER ones */
+    TESS_BLOCK_LATE_RESULT = 16 /* of the last block, whose backward follows its forward: in training backward writes the
+                                 * output, and may do forward's work too. An evaluation's forward writes it as ever */
 };
 typedef struct {
     uint32_t struct_size, flags; /* TESS_BLOCK_… */

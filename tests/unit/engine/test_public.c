@@ -190,6 +190,31 @@ static void test_public__the_precision_decides_the_compute_dtype(void **state) {
     tess_close(t);
 }
 
+static void test_public__the_precision_decides_the_dtype_of_products(void **state) {
+    (void)state;
+    const int64_t shape[] = { 3, 5 };
+    uint32_t dtype = 7;
+    for (int fp8 = 0; fp8 < 2; fp8++) {
+        tess *t = NULL;
+        const tess_options with = { .struct_size = sizeof with, .precision = fp8 ? "bf16:products=fp8" : "bf16" };
+        tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = "w", .shape = shape, .ndim = 2 };
+        assert_int_equal(tess_open(&with, &t), TESS_OK);
+        o.compute_dtypes = 1u << TESS_BF16;
+        assert_int_equal(tess_product_dtype(t, &o, &dtype), TESS_OK);
+        assert_int_equal(dtype, 0);
+        o.compute_dtypes |= 1u << TESS_F8E4M3;
+        assert_int_equal(tess_product_dtype(t, &o, &dtype), TESS_OK);
+        assert_int_equal(dtype, fp8 ? TESS_F8E4M3 : 0);
+        o.flags = TESS_BUFFER;
+        assert_int_equal(tess_product_dtype(t, &o, &dtype), TESS_OK);
+        assert_int_equal(dtype, 0);
+        assert_int_equal(tess_product_dtype(t, &o, NULL), TESS_E_INVALID);
+        o.name = NULL;
+        assert_int_equal(tess_product_dtype(t, &o, &dtype), TESS_E_INVALID);
+        tess_close(t);
+    }
+}
+
 static void test_public__agreement_at_one_rank_gives_the_error_back(void **state) {
     (void)state;
     toy m;
@@ -405,6 +430,7 @@ int main(void) {
         TEST(microbatches_give_way_to_the_users_accum),
         TEST(microbatches_divide_into_subtrees_when_deterministic),
         TEST(the_precision_decides_the_compute_dtype),
+        TEST(the_precision_decides_the_dtype_of_products),
         TEST(agreement_at_one_rank_gives_the_error_back),
         TEST(given_up_inside_a_pass_the_programs_message_stays),
         TEST(a_callbacks_message_is_kept),

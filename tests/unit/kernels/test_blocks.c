@@ -4,7 +4,7 @@
 #include <tessera/plugin_helpers.h>
 #include <stdlib.h>
 
-enum { ELEMS = 5 * TESS_Q8_BLOCK + 37, PARTS = 5 };
+enum { ELEMS = 13 * TESS_Q8_BLOCK + 37, PARTS = 5 };
 #define for_each_dtype(d) for (int at_##d = 0, d = TESS_Q8; at_##d < 2; at_##d++, d = TESS_Q8E4M3)
 
 static void cast(uint32_t from, uint32_t to, const void *src, void *dst, uint64_t elems) {
@@ -421,17 +421,31 @@ static void tree_in_blocks(uint32_t dtype, float parts[][ELEMS], int lo, int hi,
     cast(dtype, TESS_F32, blocks, out, ELEMS);
 }
 
-/* Into f32, scaled; into blocks; and added to what is there. */
+/* A part whose blocks are of all kinds: of one size and of many, of zeros and of the least numbers, not finite, and
+ * with a code that no cast makes. `blocks` and what they hold. */
+static void part_of_all_kinds(uint32_t dtype, int part, float *wide, char *blocks, uint64_t *seed) {
+    for (int i = 0; i < ELEMS; i++)
+        wide[i] = i / TESS_Q8_BLOCK % 2 ? random_wide(seed) : random_unit(seed);
+    for (int i = 4 * TESS_Q8_BLOCK; i < 5 * TESS_Q8_BLOCK; i++)
+        wide[i] = part < 2 ? 0 : ldexpf(wide[i], -118);
+    for (int i = 5 * TESS_Q8_BLOCK; i < 6 * TESS_Q8_BLOCK; i++) /* two that leave next to nothing */
+        wide[i] = ldexpf(part ? 1 : -1.001f, i % 2 ? -112 : -113);
+    if (part == 1)
+        wide[9 * TESS_Q8_BLOCK + 5] = INFINITY;
+    cast(TESS_F32, dtype, wide, blocks, ELEMS);
+    if (part == 2)
+        blocks[10 * TESS_Q8_BYTES + 4 + 17] = 0x7f;
+    cast(dtype, TESS_F32, blocks, wide, ELEMS);
+}
+
+/* Into f32, scaled and as it is; into blocks; and added to what is there. */
 static void sums_go_through(uint32_t dtype, uint32_t flag) {
     static float wide[PARTS][ELEMS], two[2][ELEMS], want[ELEMS], got[ELEMS];
     static char blocks[PARTS][(ELEMS / TESS_Q8_BLOCK + 1) * TESS_Q8_BYTES], sum[sizeof blocks[0]], packed[sizeof sum];
     const void *in[PARTS];
     uint64_t seed = 9;
     for (int p = 0; p < PARTS; p++) {
-        for (int i = 0; i < ELEMS; i++)
-            wide[p][i] = random_unit(&seed);
-        cast(TESS_F32, dtype, wide[p], blocks[p], ELEMS);
-        cast(dtype, TESS_F32, blocks[p], wide[p], ELEMS);
+        part_of_all_kinds(dtype, p, wide[p], blocks[p], &seed);
         in[p] = blocks[p];
     }
     for_each_isa(isa) for (int n = 1; n <= PARTS; n++) {
@@ -448,6 +462,9 @@ static void sums_go_through(uint32_t dtype, uint32_t flag) {
         cast(TESS_F32, dtype, want, packed, ELEMS);
         run_kernel(&k, NULL);
         assert_memory_equal(sum, packed, sizeof sum);
+        k.out_dtype = TESS_F32, k.out = got;
+        run_kernel(&k, NULL);
+        assert_memory_equal(got, want, sizeof got);
         memcpy(two[0], wide[0], sizeof got), memcpy(two[1], want, sizeof got), memcpy(got, wide[0], sizeof got);
         tree_in_blocks(dtype, two, 0, 2, want);
         for (int i = 0; i < ELEMS; i++)

@@ -71,6 +71,11 @@ static void test_past__all_casts_and_sums_of_two_write_what_small_ones_do(void *
                 compare_with_parts(&r, k, 16);
                 sums++;
             }
+            if (k.out_dtype == TESS_F32 && tess_dtype_is_blocks(k.in_dtype)) {
+                k.flags = k.in_dtype == TESS_Q8 ? TESS_KERNEL_Q8 : TESS_KERNEL_Q8E4M3;
+                compare_with_parts(&r, k, 0);
+                compare_with_parts(&r, k, 16);
+            }
         }
     }
     assert_int_equal(casts, 26);

@@ -209,7 +209,9 @@ static void refused(const tess_precision_ops *precision, const tess_offload_ops 
 static void test_layout__formats_of_its_own_are_refused(void **state) {
     (void)state;
     const tess_precision_ops precision = { .struct_size = sizeof precision, .choose = choose };
-    const tess_precision_choice plain = { sizeof plain, TESS_F32, TESS_F32, TESS_F32, TESS_F32, TESS_F32, TESS_F32, 0 };
+    const tess_precision_choice plain = {
+        sizeof plain, TESS_F32, TESS_F32, TESS_F32, TESS_F32, TESS_F32, TESS_F32, 0, 0
+    };
     const char *text = "parameter \"a.w\": the precision plugin gathers in a format of its own";
     chosen = plain;
     refused(&precision, NULL, NULL);
@@ -218,6 +220,11 @@ static void test_layout__formats_of_its_own_are_refused(void **state) {
     chosen = plain;
     chosen.accumulate = TESS_BF16;
     refused(&precision, NULL, "parameter \"a.w\": the precision plugin asks for sums in bf16, expected fp32");
+    chosen = plain;
+    chosen.products = TESS_F8E4M3;
+    refused(&precision, NULL,
+            "parameter \"a.w\": the precision plugin asks for products in f8e4m3, which this program's kernels do not "
+            "round to");
 }
 
 static void test_layout__a_place_that_is_none_is_refused(void **state) {

@@ -53,9 +53,13 @@ static void test_model__a_block_hands_out_all_below_it(void **state) {
     assert_int_equal(p.model.scopes[0].n_params, 2);
     assert_int_equal(p.model.scopes[1].n_params, 1);
     assert_int_equal(p.model.scopes[1].params[0], 0);
-    o.flags = 16;
+    o.flags = 32;
     assert_int_equal(tess__model_add_block(&p.model, &o, &at), TESS_E_INVALID);
-    assert_string_equal(tess_last_error(), "block \"a.b\": unknown flags 0x10");
+    assert_string_equal(tess_last_error(), "block \"a.b\": unknown flags 0x20");
+    o.flags = TESS_BLOCK_LATE_RESULT | TESS_BLOCK_DROP_OUTPUT;
+    assert_int_equal(tess__model_add_block(&p.model, &o, &at), TESS_E_INVALID);
+    assert_string_equal(tess_last_error(), "block \"a.b\" has TESS_BLOCK_LATE_RESULT and TESS_BLOCK_DROP_OUTPUT: its "
+                                           "backward has no output to write");
     o.flags = 0;
     o.backward = NULL;
     assert_int_equal(tess__model_add_block(&p.model, &o, &at), TESS_E_INVALID);

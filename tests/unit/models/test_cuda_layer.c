@@ -603,12 +603,12 @@ static void embed_on(int32_t tokens, uint64_t samples, uint64_t width, int halve
 }
 
 /* Rows of whole vectors, with numbers behind each that nothing may read. */
-static both padded(const both *logits, uint64_t classes, uint64_t pitch) {
+static both padded(const both *logits, uint64_t classes, uint64_t pitch, int halves) {
     both wide = take(ROWS * pitch * 4);
     for (uint64_t r = 0; r < ROWS; r++)
         for (uint64_t c = 0; c < pitch; c++)
             ((float *)wide.host)[r * pitch + c] = c < classes ? ((float *)logits->host)[r * classes + c] : NAN;
-    up(&wide);
+    up_factors(&wide, halves);
     return wide;
 }
 
@@ -624,30 +624,28 @@ static void near_slopes(const both *got, const both *expected, uint64_t classes,
     near_values(expected, dense, halves ? 4e-3 : 1e-6);
 }
 
-/* The loss with its gradient; the gradient from what the loss had kept; and both from a chunk's place on. */
+/* The loss alone, which leaves the logits; with their gradient in their place; and both by two chunks. */
 static void loss_on(uint64_t classes, uint64_t count, int halves, double within) {
     uint64_t pitch = (classes + 7) / 8 * 8, half = 16, n = classes;
     tables t = open_tables(halves, 4096);
-    both logits = numbers(1, ROWS * n), wide = padded(&logits, n, pitch), labels = indices(ROWS, (int32_t)n);
-    both loss = take(sizeof(ops_loss)), d = take(ROWS * pitch * 4), expected = take(ROWS * n * 4);
-    both stats = take(ROWS * 8), zero = take(d.bytes);
-    ops_row_loss l = { .logits = wide.dev, .labels = (int32_t *)labels.dev, .dlogits = d.dev, .stats = stats.dev };
-    l.losses = t.scratch.dev, l.rows = ROWS, l.classes = n, l.count = count, l.pitch = pitch;
+    both logits = factors(1, ROWS * n, halves), labels = indices(ROWS, (int32_t)n);
+    both loss = take(sizeof(ops_loss)), expected = take(ROWS * n * 4);
+    ops_row_loss l = { .labels = (int32_t *)labels.dev, .losses = t.scratch.dev, .classes = n, .pitch = pitch };
     l.mean = (float)(1.0 / (double)count), l.scale = halves == IN_F16 ? 64 : 0;
-    t.c->t->cross_entropy(t.c, logits.host, labels.host, ROWS, n, count, loss.host, NULL);
-    t.c->t->cross_entropy_backward(t.c, logits.host, labels.host, ROWS, n, count, halves == IN_F16 ? 64 : 1,
+    both scores = take(logits.bytes); /* the CPU's becomes probabilities */
+    memcpy(scores.host, logits.host, logits.bytes);
+    t.c->t->cross_entropy(t.c, scores.host, labels.host, ROWS, n, count, loss.host, NULL);
+    t.c->t->cross_entropy_backward(t.c, scores.host, labels.host, ROWS, n, count, halves == IN_F16 ? 64 : 1,
                                    expected.host);
-    for (int chunks = 0; chunks < 2; chunks++) {
-        ops_row_loss a = l, b = l;
-        a.rows = a.count = half, a.dlogits = chunks ? NULL : l.dlogits;
-        b.first = half, b.rows -= half, b.count -= half, b.labels += half, b.stats += 2 * half,
-        b.logits += half * pitch;
-        b.dlogits = chunks ? NULL : (char *)l.dlogits + half * pitch * (halves ? 2 : 4);
-        assert_int_equal(layer(&t)->loss(t.d, chunks ? &a : &l), TESS_OK);
-        if (chunks) {
-            assert_int_equal(layer(&t)->loss(t.d, &b), TESS_OK);
-            assert_int_equal(t.d->t->copy(t.d, zero.dev, d.dev, d.bytes), TESS_OK);
-            assert_int_equal(layer(&t)->loss_slopes(t.d, &l), TESS_OK);
+    for (int way = 0; way < 3; way++) {
+        both wide = padded(&logits, n, pitch, halves);
+        l.slopes = way > 0;
+        for (uint64_t first = 0; first < ROWS; first += l.rows) {
+            l.first = first, l.rows = way < 2 ? ROWS : first ? ROWS - half : half;
+            l.count = first + l.rows < count ? l.rows : count - first;
+            l.labels = (int32_t *)labels.dev + first;
+            l.logits = (char *)wide.dev + first * pitch * (halves ? 2 : 4);
+            assert_int_equal(layer(&t)->loss(t.d, &l), TESS_OK);
         }
         assert_int_equal(layer(&t)->loss_sum(t.d, t.scratch.dev, count, NULL, NULL, (ops_loss *)loss.dev), TESS_OK);
         ops_loss *got = down(&loss), *cpu = loss.host;
@@ -655,19 +653,100 @@ static void loss_on(uint64_t classes, uint64_t count, int halves, double within)
         assert_int_equal(got->correct, cpu->correct);
         assert_int_equal(got->count, count);
         free(got);
-        near_slopes(&d, &expected, n, pitch, count, halves);
+        near_slopes(&wide, way ? &expected : &logits, n, pitch, way ? count : ROWS, halves);
     }
     close_tables(&t);
 }
 
+/* ---- logits in 16 bits ------------------------------------------------------------------------------ */
+/* With logits z of fp32 sums and z' = z (1 + e), |e| <= u, and M the largest |z| of a row, a row's loss log(sum(exp z))
+ * - z_y moves by at most u (M + |z_y|): the first term's slopes are probabilities, which add up to 1. A probability p
+ * moves by at most p (exp(2 u M) - 1), and its gradient is rounded once, by u. EXP_OFF is the exponential's own error.
+ */
+enum { HEAD_WIDTH = 40 };
+static const double EXP_OFF = 0x1p-18;
+
+typedef struct {
+    double loss, loss_bound, most, worst_slope_part;
+} in_16_bits;
+
+static double log_sum(const float *z, uint64_t classes, double *most) {
+    double sum = 0;
+    for (uint64_t c = 0; c < classes; c++)
+        *most = fmax(*most, fabs((double)z[c])), sum += exp((double)z[c]);
+    return log(sum);
+}
+
+static void row_within(const float *z, const float *slopes, int32_t label, uint64_t classes, double u, float scale,
+                       in_16_bits *of) {
+    double most = 0, lse = log_sum(z, classes, &most);
+    of->most = fmax(of->most, most);
+    of->loss += lse - (double)z[label], of->loss_bound += u * (most + fabs((double)z[label])) + EXP_OFF;
+    for (uint64_t c = 0; c < classes; c++) {
+        double p = exp((double)z[c] - lse), g = p - (c == (uint64_t)label), got = (double)slopes[c] / (double)scale;
+        double bound = p * (expm1(2 * u * most) + EXP_OFF), off = fabs(got - g);
+        bound += u * (fabs(g) + bound) + 0x1p-24;
+        assert_true(off <= bound);
+        of->worst_slope_part = fmax(of->worst_slope_part, off / bound);
+    }
+}
+
+static void logits_within_on(uint64_t classes, int halves, float size) {
+    uint64_t pitch = (classes + 7) / 8 * 8;
+    tables t = open_tables(halves, 40u << 20);
+    both x = factors(1, ROWS * HEAD_WIDTH, halves), w = numbers(2, classes * HEAD_WIDTH),
+         labels = indices(ROWS, (int32_t)classes);
+    both wide = take(ROWS * pitch * 4), z = take(ROWS * pitch * 4), loss = take(sizeof(ops_loss)), losses = take(4096);
+    ops_factors f = {
+        .rows = ROWS, .columns = (int64_t)classes, .depth = HEAD_WIDTH, .a = x.dev, .b = w.dev, .turn_b = 1
+    };
+    ops_row_loss l = { .logits = z.dev, .labels = (int32_t *)labels.dev, .losses = losses.dev, .slopes = 1 };
+    in_16_bits of = { 0 };
+    double u = halves == IN_F16 ? 0x1p-11 : 0x1p-8;
+    for (uint64_t i = 0; i < classes * HEAD_WIDTH; i++)
+        ((float *)w.host)[i] *= size;
+    up_factors(&w, halves);
+    assert_true(layer(&t)->product_need(ROWS, (int64_t)classes, HEAD_WIDTH) <= 40u << 20);
+    f.y = wide.dev, f.y_pitch = (int64_t)pitch, f.wide = 1;
+    assert_int_equal(layer(&t)->product(t.d, &f, t.scratch.dev), TESS_OK);
+    f.y = z.dev, f.wide = 0;
+    assert_int_equal(layer(&t)->product(t.d, &f, t.scratch.dev), TESS_OK);
+    float *exact = down(&wide), *rounded = down_factors(&z, halves);
+    for (uint64_t i = 0; i < ROWS * pitch; i++) /* a sum of fp32, rounded once */
+        assert_true(i % pitch >= classes || rounded[i] == wide_of(halves, half_of(halves, exact[i])));
+    l.rows = l.count = ROWS, l.classes = classes, l.pitch = pitch, l.mean = 1, l.scale = 64;
+    assert_int_equal(layer(&t)->loss(t.d, &l), TESS_OK);
+    assert_int_equal(layer(&t)->loss_sum(t.d, losses.dev, ROWS, NULL, NULL, (ops_loss *)loss.dev), TESS_OK);
+    float *slopes = down_factors(&z, halves);
+    for (uint64_t r = 0; r < ROWS; r++)
+        row_within(exact + r * pitch, slopes + r * pitch, ((int32_t *)labels.host)[r], classes, u, 64, &of);
+    ops_loss *got = down(&loss);
+    print_message(
+        "%d classes, logits up to %.0f in 16 bits (%d): the mean loss %.4f is %.2g off, its bound %.2g; slopes "
+        "reach %.2f of theirs\n",
+        (int)classes, of.most, halves, of.loss / ROWS, fabs(got->loss - of.loss) / ROWS, of.loss_bound / ROWS,
+        of.worst_slope_part);
+    assert_true(fabs(got->loss - of.loss) <= of.loss_bound);
+    free(exact), free(rounded), free(slopes), free(got);
+    close_tables(&t);
+}
+
+static void test_cuda_layer__logits_in_16_bits_lie_within_their_bound(void **state) {
+    (void)state;
+    for (int halves = 1; halves < FACTOR_KINDS; halves++) {
+        logits_within_on(131, halves, 1), logits_within_on(131, halves, 8);
+        logits_within_on(8209, halves, 1), logits_within_on(8209, halves, 8);
+    }
+}
+
 /* One logit of row 1 that is no finite number: the loss says so. */
-static void loss_is_no_number_with(uint64_t classes, uint64_t at, float value) {
-    tables t = open_tables(0, 4096);
+static void loss_is_no_number_with(uint64_t classes, uint64_t at, float value, int halves) {
+    tables t = open_tables(halves, 4096);
     both logits = numbers(1, ROWS * classes), labels = indices(ROWS, (int32_t)classes);
-    both loss = take(sizeof(ops_loss)), stats = take(ROWS * 8);
+    both loss = take(sizeof(ops_loss));
     ((float *)logits.host)[classes + at] = value;
-    up(&logits);
-    ops_row_loss l = { .logits = logits.dev, .labels = (int32_t *)labels.dev, .stats = stats.dev };
+    up_factors(&logits, halves);
+    ops_row_loss l = { .logits = logits.dev, .labels = (int32_t *)labels.dev };
     l.losses = t.scratch.dev, l.rows = ROWS, l.classes = classes, l.count = ROWS, l.pitch = classes, l.mean = 1;
     assert_int_equal(layer(&t)->loss(t.d, &l), TESS_OK);
     assert_int_equal(layer(&t)->loss_sum(t.d, t.scratch.dev, ROWS, NULL, NULL, (ops_loss *)loss.dev), TESS_OK);
@@ -681,7 +760,10 @@ static void test_cuda_layer__a_loss_that_is_no_number_is_seen(void **state) {
     (void)state;
     for (uint64_t classes = 256; classes <= 8192; classes *= 32)
         for (uint64_t at = 7; at < classes; at += classes / 3)
-            loss_is_no_number_with(classes, at, NAN), loss_is_no_number_with(classes, at, INFINITY);
+            for (int halves = 0; halves < FACTOR_KINDS; halves++) {
+                loss_is_no_number_with(classes, at, NAN, halves);
+                loss_is_no_number_with(classes, at, INFINITY, halves);
+            }
 }
 
 static void test_cuda_layer__ends_equal_the_cpus(void **state) {
@@ -708,6 +790,7 @@ int main(void) {
         cmocka_unit_test(test_cuda_layer__attention_in_16_bits_is_its_definition),
         cmocka_unit_test(test_cuda_layer__attention_by_products_is_its_definition),
         cmocka_unit_test(test_cuda_layer__ends_equal_the_cpus),
+        cmocka_unit_test(test_cuda_layer__logits_in_16_bits_lie_within_their_bound),
         cmocka_unit_test(test_cuda_layer__a_loss_that_is_no_number_is_seen),
     };
     return cmocka_run_group_tests(tests, start, finish);

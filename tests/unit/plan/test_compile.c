@@ -719,6 +719,29 @@ static void test_compile__a_block_that_keeps_does_not_run_again(void **state) {
     plan_free(&p);
 }
 
+/* Of a last block that has the flag training copies the result behind backward, before the output's memory goes. */
+static void test_compile__a_late_result_is_copied_behind_backward(void **state) {
+    (void)state;
+    for (int late = 0; late < 2; late++)
+        for (uint32_t kind = TESS_PASS_TRAIN; kind <= TESS_PASS_EVAL; kind++) {
+            plan p;
+            plan_init(&p, 2);
+            add_blocks(&p);
+            for (int32_t i = 0; late && i < SCOPES; i++) /* other blocks' is not heeded */
+                p.model.blocks[i].options.flags = TESS_BLOCK_LATE_RESULT;
+            compile(&p, kind);
+            uint8_t behind = late && kind == TESS_PASS_TRAIN ? TESS__BACKWARD_END : TESS__FORWARD_END;
+            int32_t copy = find(&p, TESS__RESULT_COPY, SCOPES - 1, 0);
+            assert_int_equal(count(&p, TESS__RESULT_COPY, SCOPES - 1), 1);
+            assert_int_equal(count(&p, TESS__RESULT_COPY, 0), 0);
+            assert_true(copy > find_event(&p, TESS__LEAVE, behind, SCOPES - 1));
+            assert_true(copy < find_buffer(&p, TESS__FREE, TESS__OUTPUT, SCOPES - 1, 0));
+            if (kind == TESS_PASS_TRAIN)
+                assert_int_equal(late, copy > find_event(&p, TESS__ENTER, TESS__BACKWARD_BEGIN, SCOPES - 1));
+            plan_free(&p);
+        }
+}
+
 static void test_compile__a_fused_step_follows_each_reduction(void **state) {
     (void)state;
     plan p;
@@ -889,6 +912,7 @@ int main(void) {
         cmocka_unit_test(test_compile__a_device_without_blocks_is_refused_by_name),
         cmocka_unit_test(test_compile__recomputation_runs_each_block_but_the_last_again),
         cmocka_unit_test(test_compile__a_block_that_keeps_does_not_run_again),
+        cmocka_unit_test(test_compile__a_late_result_is_copied_behind_backward),
         cmocka_unit_test(test_compile__a_fused_step_follows_each_reduction),
         cmocka_unit_test(test_compile__with_streams_results_have_room_on_the_host),
         cmocka_unit_test(test_compile__the_hash_tells_programs_apart),

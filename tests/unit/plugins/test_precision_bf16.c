@@ -59,6 +59,29 @@ static void test_precision_bf16__gradients_follow_the_settings(void **state) {
     unsetenv("TESSERA_BF16_WIRE");
 }
 
+/* Only of parameters that the program multiplies so, and that are computed with in bf16. */
+static void test_precision_bf16__products_in_fp8_where_the_program_can(void **state) {
+    (void)state;
+    tess_precision_choice c;
+    tess_error error;
+    tess_param_view can = readable, wide = readable;
+    can.compute_mask |= 1u << TESS_F8E4M3;
+    wide.compute_mask = 1u << TESS_F32 | 1u << TESS_F8E4M3;
+    tess__plugin *plugin = open_plugin("bf16");
+    assert_int_equal(choose(plugin, &can, &c, &error), TESS_OK);
+    assert_int_equal(c.products, 0);
+    tess__plugin_close(plugin);
+    plugin = open_plugin("bf16:products=fp8,unreadable=keep");
+    assert_int_equal(choose(plugin, &can, &c, &error), TESS_OK);
+    assert_true(c.products == TESS_F8E4M3 && c.compute == TESS_BF16 && c.gather == TESS_BF16);
+    assert_true(c.master == TESS_F32 && c.grad_local == TESS_F32 && c.grad_wire == TESS_BF16);
+    assert_int_equal(choose(plugin, &readable, &c, &error), TESS_OK);
+    assert_int_equal(c.products, 0);
+    assert_int_equal(choose(plugin, &wide, &c, &error), TESS_OK);
+    assert_true(c.products == 0 && c.compute == TESS_F32);
+    tess__plugin_close(plugin);
+}
+
 static void test_precision_bf16__what_the_program_cannot_read_is_refused_by_name(void **state) {
     (void)state;
     tess__plugin *plugin = open_plugin("bf16");
@@ -137,6 +160,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_precision_bf16__masters_are_fp32_and_the_rest_bf16),
         cmocka_unit_test(test_precision_bf16__gradients_follow_the_settings),
+        cmocka_unit_test(test_precision_bf16__products_in_fp8_where_the_program_can),
         cmocka_unit_test(test_precision_bf16__what_the_program_cannot_read_is_refused_by_name),
         cmocka_unit_test(test_precision_bf16__other_dtypes_stay_as_declared),
         cmocka_unit_test(test_precision_bf16__out_structs_of_other_sizes_are_respected),

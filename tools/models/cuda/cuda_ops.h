@@ -165,8 +165,10 @@ typedef struct { /* c[rows, columns] = alpha · a[rows, depth] · b[depth, colum
     int32_t a_turned, b_turned;        /* 1: stored as [depth, rows], [columns, depth] */
     int32_t halves, half_c;            /* halves: a and b are of 16 bits; half_c: c is */
     float alpha, beta;
-    int64_t a_step, b_step, c_step; /* elements between the products of a batch */
-    int32_t n;                      /* products; 0: 1 */
+    int64_t a_step, b_step, c_step;     /* elements between the products of a batch */
+    int32_t n;                          /* products; 0: 1 */
+    const float *a_inverse, *b_inverse; /* if not null, a and b are codes of fp8 */
+    int32_t a_e5m2;
 } ops_product;
 /** [pure] Returns the workspace for a product of this size, including room to align it. */
 uint64_t ops_cuda_workspace(int64_t rows, int64_t columns, int64_t depth, int64_t n);
@@ -191,6 +193,9 @@ void ops_cuda_epilogues_end(cuda_ops *);
  * enqueued. */
 tess_status ops_cuda_product_with(const cuda_ops *, const ops_product *, const ops_epilogue *, void *workspace,
                                   int *done);
+
+/** Enqueues a product of codes of fp8, with fp32 sums. TESS_E_UNSUPPORTED: cuBLASLt has none of this shape. */
+tess_status ops_cuda_product_fp8(const cuda_ops *, const ops_product *, void *workspace);
 
 /* ---- linear, in products.c --------------------------------------------------------------------- */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Products in bf16 and fp16 for which cuBLASLt applies bias and GELU before it stores the result. An algorithm is
- * chosen once per shape, among those that give the same bits each time. GELU's gradient is not left to cuBLASLt: its
- * kernel takes nearly twice the plain product's time on Hopper, and the kernel that follows makes GELU again in any
- * case. */
+/* Products in fp8, and those in bf16 and fp16 for which cuBLASLt applies bias and GELU before it stores the result. An
+ * algorithm is chosen once per shape, among those that give the same bits each time. GELU's gradient is not left to
+ * cuBLASLt: its kernel takes nearly twice the plain product's time on Hopper, and the kernel that follows makes GELU
+ * again in any case. */
 #include "cuda_ops.h"
 #include <tessera/tessera.h>
 
@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CHOICES = 16 };
+enum { MOST_CHOICES = 48 };
 
 typedef struct { /* all that the choice of an algorithm depends on */
     int64_t rows, columns, depth, a_pitch, b_pitch, c_pitch;
-    int32_t a_turned, b_turned;
+    int32_t a_turned, b_turned, a_type, b_type, c_type, adds;
     uint32_t epilogue, align; /* align: common alignment of all pointers, at most 256 */
 } shape;
 typedef struct {
@@ -61,6 +61,8 @@ void ops_cuda_epilogues_end(cuda_ops *c) {
 /* ---- choosing an algorithm ---------------------------------------------------------------------------- */
 
 static uint32_t epilogue_of(const ops_epilogue *e) {
+    if (!e->bias)
+        return CUBLASLT_EPILOGUE_DEFAULT;
     if (!e->gelu)
         return CUBLASLT_EPILOGUE_BIAS;
     return e->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS;
@@ -75,8 +77,13 @@ static uint32_t common_alignment(const ops_product *p, const ops_epilogue *e) {
 #define SET(attribute, value) lt->cublasLtMatmulDescSetAttribute(x->product, attribute, &(value), sizeof(value))
 
 /* Pointers differ from layer to layer, but the algorithm depends only on their alignment. */
-static cublasStatus_t set_pointers(const ops_cublaslt *lt, const product_choice *x, const ops_epilogue *e) {
+static cublasStatus_t set_pointers(const ops_cublaslt *lt, const product_choice *x, const ops_product *p,
+                                   const ops_epilogue *e) {
     cublasStatus_t s = CUBLAS_STATUS_SUCCESS;
+    if (p->a_inverse) {
+        s = SET(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p->b_inverse);
+        s = s ? s : SET(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p->a_inverse);
+    }
     if (e->bias)
         s = SET(CUBLASLT_MATMUL_DESC_BIAS_POINTER, e->bias);
     if (s == CUBLAS_STATUS_SUCCESS && e->before)
@@ -88,23 +95,28 @@ static cublasStatus_t set_pointers(const ops_cublaslt *lt, const product_choice 
 static cublasStatus_t make_product(const ops_cublaslt *lt, product_choice *x, const ops_product *p,
                                    const ops_epilogue *e) {
     int32_t a = p->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int8_t slow = 0;
     cublasStatus_t s = lt->cublasLtMatmulDescCreate(&x->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     s = s ? s : SET(CUBLASLT_MATMUL_DESC_TRANSA, a);
     s = s ? s : SET(CUBLASLT_MATMUL_DESC_TRANSB, b);
     s = s ? s : SET(CUBLASLT_MATMUL_DESC_EPILOGUE, x->of.epilogue);
     if (!s && e->before)
         s = SET(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p->c_pitch);
-    return s ? s : set_pointers(lt, x, e);
+    if (!s && p->a_inverse) /* sums of fp8 stay in fp32 throughout */
+        s = SET(CUBLASLT_MATMUL_DESC_FAST_ACCUM, slow);
+    return s ? s : set_pointers(lt, x, p, e);
 }
 #undef SET
 
-static cublasStatus_t make_layouts(const ops_cublaslt *lt, product_choice *x, const ops_product *p,
-                                   cudaDataType_t half) {
+static cublasStatus_t make_layouts(const ops_cublaslt *lt, product_choice *x, const ops_product *p) {
+    const shape *of = &x->of;
     uint64_t m = (uint64_t)p->columns, n = (uint64_t)p->rows, k = (uint64_t)p->depth;
-    cublasStatus_t s =
-        lt->cublasLtMatrixLayoutCreate(&x->a, half, p->b_turned ? k : m, p->b_turned ? m : k, p->b_pitch);
-    s = s ? s : lt->cublasLtMatrixLayoutCreate(&x->b, half, p->a_turned ? n : k, p->a_turned ? k : n, p->a_pitch);
-    return s ? s : lt->cublasLtMatrixLayoutCreate(&x->c, half, m, n, p->c_pitch);
+    cublasStatus_t s = lt->cublasLtMatrixLayoutCreate(&x->a, (cudaDataType_t)of->b_type, p->b_turned ? k : m,
+                                                      p->b_turned ? m : k, p->b_pitch);
+    s = s ? s
+          : lt->cublasLtMatrixLayoutCreate(&x->b, (cudaDataType_t)of->a_type, p->a_turned ? n : k, p->a_turned ? k : n,
+                                           p->a_pitch);
+    return s ? s : lt->cublasLtMatrixLayoutCreate(&x->c, (cudaDataType_t)of->c_type, m, n, p->c_pitch);
 }
 
 /* Excludes reductions in 16 bits, and reductions whose order depends on which block finishes first. */
@@ -146,8 +158,13 @@ static int choose_algorithm(const cuda_ops *c, product_choice *x, uint64_t works
 /* Returns null if there is no room for another choice. */
 static product_choice *choice_of(const cuda_ops *c, const ops_product *p, const ops_epilogue *e, uint64_t workspace) {
     struct ops_epilogues *all = c->epilogues;
-    shape of = { p->rows,    p->columns,  p->depth,    p->a_pitch,     p->b_pitch,
-                 p->c_pitch, p->a_turned, p->b_turned, epilogue_of(e), common_alignment(p, e) };
+    shape of = { .rows = p->rows, .columns = p->columns, .depth = p->depth, .a_pitch = p->a_pitch };
+    of.b_pitch = p->b_pitch, of.c_pitch = p->c_pitch, of.a_turned = p->a_turned, of.b_turned = p->b_turned;
+    of.a_type = of.b_type = of.c_type = ops_cuda_half_type(c);
+    if (p->a_inverse)
+        of.a_type = p->a_e5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3, of.b_type = CUDA_R_8F_E4M3;
+    of.c_type = p->half_c ? of.c_type : CUDA_R_32F, of.adds = p->beta != 0;
+    of.epilogue = epilogue_of(e), of.align = common_alignment(p, e);
     for (int i = 0; i < all->n; i++)
         if (!memcmp(&all->choices[i].of, &of, sizeof of))
             return &all->choices[i];
@@ -155,8 +172,7 @@ static product_choice *choice_of(const cuda_ops *c, const ops_product *p, const 
         return NULL;
     product_choice *x = &all->choices[all->n++];
     x->of = of;
-    x->usable = !make_product(all->lt, x, p, e) && !make_layouts(all->lt, x, p, ops_cuda_half_type(c)) &&
-                choose_algorithm(c, x, workspace);
+    x->usable = !make_product(all->lt, x, p, e) && !make_layouts(all->lt, x, p) && choose_algorithm(c, x, workspace);
     return x;
 }
 
@@ -167,20 +183,39 @@ static int refuses(cublasStatus_t s) {
     return s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE || s == CUBLAS_STATUS_ARCH_MISMATCH;
 }
 
-tess_status ops_cuda_product_with(const cuda_ops *c, const ops_product *p, const ops_epilogue *e, void *workspace,
-                                  int *done) {
+static tess_status run(const cuda_ops *c, const ops_product *p, const ops_epilogue *e, void *workspace, int *done) {
     ops_room room = ops_cuda_room(p, workspace);
-    int fits = p->halves && p->half_c && p->rows <= INT_MAX && p->columns <= INT_MAX && p->depth <= INT_MAX;
+    int fits = p->rows <= INT_MAX && p->columns <= INT_MAX && p->depth <= INT_MAX;
     product_choice *x = c->epilogues && fits ? choice_of(c, p, e, room.bytes) : NULL;
-    const float one = 1, zero = 0;
+    const float one = 1;
     *done = 0;
     if (!x || !x->usable)
         return TESS_OK;
-    cublasStatus_t s = set_pointers(c->epilogues->lt, x, e);
+    cublasStatus_t s = set_pointers(c->epilogues->lt, x, p, e);
     s = s ? s
           : c->epilogues->lt->cublasLtMatmul((cublasLtHandle_t)c->handle, x->product, &one, p->b, x->a, p->a, x->b,
-                                             &zero, p->c, x->c, p->c, x->c, &x->algo, room.at, room.bytes, c->stream);
+                                             &p->beta, p->c, x->c, p->c, x->c, &x->algo, room.at, room.bytes,
+                                             c->stream);
     *done = s == CUBLAS_STATUS_SUCCESS;
     x->usable = !refuses(s);
     return *done || !x->usable ? TESS_OK : ops_cuda_product_failed(c, s, p);
+}
+
+tess_status ops_cuda_product_with(const cuda_ops *c, const ops_product *p, const ops_epilogue *e, void *workspace,
+                                  int *done) {
+    *done = 0;
+    return p->halves && p->half_c ? run(c, p, e, workspace, done) : TESS_OK;
+}
+
+/* Nothing takes its place: ranks whose products were in another precision would have other bits. */
+tess_status ops_cuda_product_fp8(const cuda_ops *c, const ops_product *p, void *workspace) {
+    const ops_epilogue none = { 0 };
+    int done;
+    OPS_TRY(run(c, p, &none, workspace, &done));
+    if (done)
+        return TESS_OK;
+    return tess_fail(TESS_E_UNSUPPORTED,
+                     "cuBLASLt%s has no product in fp8 of %lld x %lld by %lld x %lld: TESSERA_PRECISION=bf16",
+                     c->epilogues ? "" : ", which was not found,", (long long)p->rows, (long long)p->depth,
+                     (long long)p->depth, (long long)p->columns);
 }

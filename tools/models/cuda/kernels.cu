@@ -36,6 +36,12 @@ struct known<T, false> {
     const T &args;
     __device__ known(const T &a, int) : args(a) {}
 };
+/* Small, with computed indices all the same. */
+template <>
+struct known<ops_args_fp8_most, true> {
+    const ops_args_fp8_most &args;
+    __device__ known(const ops_args_fp8_most &a, int) : args(a) {}
+};
 
 #define KERNEL_OF(name, phases, doubles, bounds)                                                                       \
     extern "C" __global__ void __launch_bounds__ bounds OPS_KERNEL(name)(const __grid_constant__ ops_args_##name a) {  \

@@ -12,6 +12,7 @@
 #include "kernels_attention.h"
 #include "kernels_columns.h"
 #include "kernels_elements.h"
+#include "kernels_fp8.h"
 #include "kernels_images.h"
 #include "kernels_layer.h"
 #include "kernels_llama.h"
@@ -33,7 +34,6 @@
     X(avgpool_backward, 1)                                                                                             \
     X(column_sums, 2)                                                                                                  \
     X(cross_entropy, 4)                                                                                                \
-    X(loss_slopes, 1)                                                                                                  \
     X(tokens, 1)                                                                                                       \
     X(places, 1)                                                                                                       \
     X(cross_entropy_backward, 1)                                                                                       \
@@ -62,6 +62,7 @@
     X(swiglu, 1)                                                                                                       \
     X(swiglu_slopes, 1)                                                                                                \
     X(stored, 1)                                                                                                       \
+    X(fp8_most, 3)                                                                                                     \
     X(sort_ids, 2)                                                                                                     \
     X(embed_slopes, 1)                                                                                                 \
     X(attention_softmax, 3)                                                                                            \
@@ -73,9 +74,10 @@
     X(columns, 4)                                                                                                      \
     X(norm_slopes_columns, 4)                                                                                          \
     X(norm_tile, 5)                                                                                                    \
+    X(fp8_codes, 4)                                                                                                    \
     X(norm_slopes_tile, 4)                                                                                             \
     X(loss_tile, 5)                                                                                                    \
-    X(loss_rows, 3)                                                                                                    \
+    X(loss_rows, 4)                                                                                                    \
     X(loss_sum, 2)
 
 /* Kernels of attention in 16 bits: name, arguments, shared memory of a block. A block has TILE_THREADS threads, which

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The loss of a chunk of rows, and the gradient of the logits. A block keeps short rows in shared memory, so that it
- * reads logits once and writes their gradient once. For long rows one kernel reads the logits with a running maximum
- * and sum, one block per row. Another kernel reads them again for the gradient. */
+/* The loss of a chunk of rows, and in the place of the logits their gradient. A block keeps short rows in shared
+ * memory, so that it reads logits once and writes their gradient once. A long row has a block of its own, which reads
+ * it with a running maximum and sum, and again for the gradient: then the second cache has it. */
 #ifndef TESS_MODELS_CUDA_KERNELS_LOSS_H
 #define TESS_MODELS_CUDA_KERNELS_LOSS_H
 #include "kernels_tile.h"
@@ -17,18 +17,16 @@ typedef struct {
 } ops_cuda_row_loss;
 
 typedef struct {
-    const float *logits;
+    void *logits; /* of 16 bits or fp32 (`half`) */
     const int32_t *labels;
     ops_cuda_row_loss *losses;
-    float *stats;                       /* per row the maximum and 1 / the sum; null: not written */
-    void *slopes;                       /* null: not written */
     uint64_t rows, all, classes, pitch; /* rows: the first of `all`, which count */
     float mean, scale, over_cap;        /* scale: of the loss; over_cap: 1 / the cap of logits; 0: no cap */
     const double *divisor;              /* may be null */
-    int32_t half;
+    int32_t half, slopes;               /* slopes: logits are replaced by their gradient; those of other rows by 0 */
     uint32_t tile_rows;
 } ops_args_loss;
-typedef ops_args_loss ops_args_loss_tile, ops_args_loss_rows, ops_args_loss_slopes;
+typedef ops_args_loss ops_args_loss_tile, ops_args_loss_rows;
 
 /* Exponential of a difference of logits, by the GPU's power of two. Its relative error is below 2^-20 where the result
  * matters: of the largest logits. The exact formula (ops_exp) takes ten times the instructions, more than the memory
@@ -41,15 +39,23 @@ TESS_FN float ops_loss_exp(float x) {
 #endif
 }
 
+typedef struct { /* of a row; over: 1 / the sum of exponentials; mean: factor of its gradient */
+    float most, over, mean;
+    int32_t label; /* -1: the gradient is 0 */
+} ops_loss_row_of;
+TESS_FN ops_loss_row_of ops_loss_known(const ops_args_loss *a, uint64_t r, double most, double over) {
+    ops_loss_row_of o = { (float)most, (float)over, 0, r < a->rows ? a->labels[r] : -1 };
+    o.mean = (a->divisor && *a->divisor > 0 ? (float)(1.0 / *a->divisor) : a->mean) * a->scale;
+    return o;
+}
 /* Writes the gradient of eight logits of row r, from column c on. */
-TESS_FN void ops_loss_slopes(const ops_args_loss *a, uint64_t r, uint64_t c, const float *x, float most, float over) {
-    float d[8], mean = (a->divisor && *a->divisor > 0 ? (float)(1.0 / *a->divisor) : a->mean) * a->scale;
-    int32_t label = r < a->rows ? a->labels[r] : -1;
+TESS_FN void ops_loss_slopes(const ops_args_loss *a, const ops_loss_row_of *o, uint64_t r, uint64_t c, const float *x) {
+    float d[8];
     for (uint64_t k = 0; k < 8; k++) {
-        float t = a->over_cap > 0 ? x[k] * a->over_cap : 0, hit = c + k == (uint64_t)label ? 1.0f : 0.0f;
-        d[k] = label >= 0 ? (ops_loss_exp(x[k] - most) * over - hit) * mean * (1.0f - t * t) : 0;
+        float t = a->over_cap > 0 ? x[k] * a->over_cap : 0, hit = c + k == (uint64_t)o->label ? 1.0f : 0.0f;
+        d[k] = o->label >= 0 ? (ops_loss_exp(x[k] - o->most) * o->over - hit) * o->mean * (1.0f - t * t) : 0;
     }
-    ops_put_eight(a->slopes, r * a->pitch + c, a->classes - c, a->half, 1, d);
+    ops_put_eight(a->logits, r * a->pitch + c, a->classes - c, a->half, 1, d);
 }
 
 /* ---- short rows: a block keeps several -------------------------------------------------------------------- */
@@ -79,7 +85,7 @@ OPS_BODY(loss_tile) {
             uint64_t within = i / (uint32_t)eights, c = i % (uint32_t)eights * 8, r = begin + within;
             float x[8];
             if (r < a->rows) {
-                ops_get_eight(a->logits, r * a->pitch + c, a->classes - c, 0, 1, x);
+                ops_get_eight(a->logits, r * a->pitch + c, a->classes - c, a->half, 1, x);
                 ops_put_eight(tile, within * pitch + c, 8, 0, 1, x);
             }
         }
@@ -90,9 +96,10 @@ OPS_BODY(loss_tile) {
             uint64_t within = i / (uint32_t)eights, c = i % (uint32_t)eights * 8, r = begin + within;
             float x[8];
             ops_get_eight(tile, within * pitch + c, 8, 0, 1, x);
+            ops_loss_row_of o =
+                ops_loss_known(a, r, room[OPS_BLOCK + within * OPS_LANES], room[OPS_BLOCK + within * OPS_LANES + 1]);
             if (r < a->all)
-                ops_loss_slopes(a, r, c, x, (float)room[OPS_BLOCK + within * OPS_LANES],
-                                (float)room[OPS_BLOCK + within * OPS_LANES + 1]);
+                ops_loss_slopes(a, &o, r, c, x);
         }
         return;
     }
@@ -121,10 +128,8 @@ OPS_BODY(loss_tile) {
     double sum = ops_add_lanes(room + 2 * OPS_BLOCK, within);
     a->losses[r].loss = label < 0 ? 0 : (double)most - (double)row[label] + log(sum);
     a->losses[r].correct = (int32_t)lanes[OPS_BLOCK + winner] == label;
-    if (a->stats)
-        a->stats[2 * r] = most, a->stats[2 * r + 1] = (float)(1.0 / sum);
     room[OPS_BLOCK + thread] = (double)most;
-    room[OPS_BLOCK + thread + 1] = (double)(float)(1.0 / sum);
+    room[OPS_BLOCK + thread + 1] = 1.0 / sum;
 }
 
 /* ---- long rows: one block per row -------------------------------------------------------------------------- */
@@ -184,67 +189,84 @@ TESS_FN ops_online ops_online_over(const double *room, uint32_t first, uint32_t 
     return o;
 }
 
-/* Adds every 2,048th group of eight logits of a row, from column c on. Two groups are under way at once. */
-TESS_FN void ops_loss_row(const ops_args_loss *a, const float *row, uint64_t c, ops_online *o) {
-    const uint64_t apart = OPS_BLOCK * 8;
+/* Adds every 2,048th group of eight logits of row r, from column c on. Two groups are under way at once. */
+TESS_FN void ops_loss_row(const ops_args_loss *a, uint64_t r, uint64_t c, ops_online *o) {
+    const uint64_t apart = OPS_BLOCK * 8, row = r * a->pitch;
     float x[8], y[8];
     OPS_ROLLED for (; c + apart + 8 <= a->classes; c += 2 * apart) {
-        ops_get_eight(row, c, 8, 0, 1, x);
-        ops_get_eight(row, c + apart, 8, 0, 1, y);
+        ops_get_eight(a->logits, row + c, 8, a->half, 1, x);
+        ops_get_eight(a->logits, row + c + apart, 8, a->half, 1, y);
         ops_online_add(o, x, c);
         ops_online_add(o, y, c + apart);
     }
     OPS_ROLLED for (; c < a->classes; c += apart) {
-        ops_get_eight(row, c, a->classes - c, 0, 1, x);
+        ops_get_eight(a->logits, row + c, a->classes - c, a->half, 1, x);
         for (uint64_t k = 0; k < 8; k++)
             x[k] = c + k < a->classes ? x[k] : -INFINITY;
         ops_online_add(o, x, c);
     }
 }
+TESS_FN void ops_loss_eight_slopes(const ops_args_loss *a, const ops_loss_row_of *o, uint64_t r, uint64_t c) {
+    float x[8];
+    ops_get_eight(a->logits, r * a->pitch + c, a->classes - c, a->half, 1, x);
+    ops_loss_slopes(a, o, r, c, x);
+}
+/* Replaces those groups by their gradient, from the row's end on: the cache has what was read last. */
+TESS_FN void ops_loss_row_slopes(const ops_args_loss *a, const ops_loss_row_of *o, uint64_t r, uint64_t c) {
+    const uint64_t apart = OPS_BLOCK * 8;
+    uint64_t n = c < a->classes ? (a->classes - c + apart - 1) / apart : 0;
+    float x[8], y[8];
+    OPS_ROLLED for (; n && (n % 2 || c + (n - 1) * apart + 8 > a->classes); n--)
+        ops_loss_eight_slopes(a, o, r, c + (n - 1) * apart);
+    OPS_ROLLED for (; n; n -= 2) {
+        uint64_t at = c + (n - 2) * apart;
+        ops_get_eight(a->logits, r * a->pitch + at, 8, a->half, 1, x);
+        ops_get_eight(a->logits, r * a->pitch + at + apart, 8, a->half, 1, y);
+        ops_loss_slopes(a, o, r, at, x);
+        ops_loss_slopes(a, o, r, at + apart, y);
+    }
+}
+TESS_FN void ops_loss_row_end(const ops_args_loss *a, uint64_t r, double *room) {
+    int32_t label = a->labels[r];
+    ops_online o = ops_online_over(room, 0, OPS_LANES, OPS_LANES);
+    uint64_t at = r * a->pitch + (label < 0 ? 0 : (uint64_t)label);
+    a->losses[r].loss = label < 0 ? 0 : (double)o.most - (double)ops_get(a->logits, at, a->half) + log(o.sum);
+    a->losses[r].correct = (int32_t)o.best == label;
+    room[0] = (double)o.most, room[1] = 1.0 / o.sum;
+}
 OPS_BODY(loss_rows) {
     ops_online o = { 0, 0, 0 };
     uint64_t r = block;
-    if (phase == 0) {
-        ops_loss_row(a, a->logits + r * a->pitch, (uint64_t)thread * 8, &o);
+    int counts = r < a->rows;
+    if (phase == 3 && a->slopes) {
+        ops_loss_row_of of = ops_loss_known(a, r, counts ? room[0] : 0, counts ? room[1] : 0);
+        ops_loss_row_slopes(a, &of, r, (uint64_t)thread * 8);
+    } else if (phase == 0 && counts) {
+        ops_loss_row(a, r, (uint64_t)thread * 8, &o);
         ops_online_put(room, thread, o);
-    } else if (phase == 1 && thread < OPS_LANES) {
+    } else if (phase == 1 && counts && thread < OPS_LANES) {
         o = ops_online_over(room, thread * OPS_LANES, OPS_LANES, 1);
         ops_online_put(room, thread * OPS_LANES, o);
-    } else if (phase == 2 && thread == 0) {
-        int32_t label = a->labels[r];
-        o = ops_online_over(room, 0, OPS_LANES, OPS_LANES);
-        a->losses[r].loss =
-            label < 0 ? 0 : (double)o.most - (double)a->logits[r * a->pitch + (uint64_t)label] + log(o.sum);
-        a->losses[r].correct = (int32_t)o.best == label;
-        if (a->stats)
-            a->stats[2 * r] = o.most, a->stats[2 * r + 1] = (float)(1.0 / o.sum);
+    } else if (phase == 2 && counts && thread == 0) {
+        ops_loss_row_end(a, r, room);
     }
 }
 
 typedef struct { /* in place */
-    float *x;
+    void *x;
     uint64_t elems;
     float cap;
+    int32_t half;
 } ops_args_cap;
 OPS_BODY(cap) {
+    OPS_EIGHT(i);
+    float v[8];
     OPS_ONE_PHASE;
-    OPS_FOR_EACH(i, a->elems)
-        a->x[i] = a->cap * ops_tanh(a->x[i] / a->cap);
-}
-
-TESS_FN void ops_loss_slopes_eight(const ops_args_loss *a, uint64_t r, uint64_t c, uint64_t n, int vector) {
-    float x[8], most = a->stats[2 * r], over = a->stats[2 * r + 1];
-    ops_get_eight(a->logits, r * a->pitch + c, n, 0, vector, x);
-    ops_loss_slopes(a, r, c, x, most, over);
-}
-OPS_BODY(loss_slopes) {
-    uint64_t i = (uint64_t)block * OPS_BLOCK + thread, eights = a->pitch / 8, r = ops_div(i, eights);
-    uint64_t c = ops_mod(i, eights) * 8;
-    const float nothing[8] = { 0 };
-    OPS_ONE_PHASE;
-    if (r < a->rows)
-        OPS_KNOWN(a->classes - c >= 8, a->classes - c, ops_loss_slopes_eight, a, r, c);
-    else if (r < a->all)
-        ops_loss_slopes(a, r, c, nothing, 0, 0);
+    if (i >= a->elems)
+        return;
+    ops_get_eight(a->x, i, a->elems - i, a->half, 1, v);
+    for (int k = 0; k < 8; k++)
+        v[k] = a->cap * ops_tanh(v[k] / a->cap);
+    ops_put_eight(a->x, i, a->elems - i, a->half, 1, v);
 }
 #endif

@@ -24,6 +24,13 @@ static tess_status add_bias(const cuda_ops *c, const ops_factors *f) {
                       .vector = vector);
 }
 
+/* Applies bias to a product whose rows have gaps. */
+static tess_status add_pitched_bias(const cuda_ops *c, const ops_factors *f) {
+    return OPS_LAUNCH(c, bias, ops_blocks_eights((uint64_t)(f->rows * f->columns)), .x = f->y, .bias = f->bias,
+                      .y = f->y, .elems = (uint64_t)(f->rows * f->columns), .width = (uint64_t)f->columns,
+                      .pitch = (uint64_t)f->y_pitch, .half = ops_halves(&c->base));
+}
+
 static tess_status gelu_slopes(const cuda_ops *c, const void *x, const void *dy, void *dx, void *y, uint64_t elems) {
     return OPS_LAUNCH(c, gelu_slopes, ops_blocks_eights(elems), .x = x, .dy = dy, .dx = dx, .y = y, .elems = elems,
                       .half = ops_halves(&c->base));
@@ -36,6 +43,43 @@ static tess_status layer_gelu_backward(ops *o, const void *x, const void *dy, vo
     OPS_INSIDE(cuda_of(o), gelu_slopes(cuda_of(o), x, dy, dx, y, elems));
 }
 
+/* Launches GELU's backward, or bias and GELU, behind a product in fp8. */
+static tess_status follow_fp8(const cuda_ops *c, const ops_factors *f) {
+    uint64_t elems = (uint64_t)(f->rows * f->columns);
+    if (f->through)
+        return gelu_slopes(c, f->through, f->y, f->y, f->again, elems);
+    if (!f->bias)
+        return TESS_OK;
+    return f->y_pitch && f->y_pitch != f->columns ? add_pitched_bias(c, f) : add_bias(c, f);
+}
+
+/* ---- factors in fp8 ---------------------------------------------------------------------------- */
+enum { FP8_ROOM = 2 * OPS_FP8_PARTS * sizeof(uint32_t) };
+_Static_assert((int)OPS_FP8_MOST == (int)OPS_FP8_PIECES, "matrices of a factor");
+static uint64_t fp8_need(void) {
+    return FP8_ROOM;
+}
+static ops_cuda_fp8 fp8_args(const ops_fp8_factor *from, uint32_t *parts) {
+    ops_cuda_fp8 f = { .width = from->width, .to = from->to, .inverse = from->inverse, .parts = parts };
+    for (int32_t i = 0; i < from->n; i++) {
+        uint64_t tiles = (from->rows[i] + OPS_FP8_TILE - 1) / OPS_FP8_TILE;
+        f.from[i] = from->from[i], f.rows[i] = from->rows[i], f.all += from->rows[i];
+        f.blocks += (uint32_t)(tiles * ((from->width + OPS_FP8_TILE - 1) / OPS_FP8_TILE));
+    }
+    uint64_t blocks = ops_blocks_eights(f.all * f.width);
+    f.n_parts = blocks < OPS_FP8_PARTS ? (uint32_t)blocks : OPS_FP8_PARTS;
+    f.turn = from->turn, f.e5m2 = from->e5m2;
+    return f;
+}
+static tess_status fp8_codes(const cuda_ops *c, const ops_fp8_factor both[2], uint32_t *parts) {
+    const ops_args_fp8_most a = { { fp8_args(&both[0], parts), fp8_args(&both[1], parts + OPS_FP8_PARTS) } };
+    OPS_TRY(ops_cuda_launch(c, OPS_KERNEL_fp8_most, &a, a.of[0].n_parts + a.of[1].n_parts));
+    return ops_cuda_launch(c, OPS_KERNEL_fp8_codes, &a, a.of[0].blocks + a.of[1].blocks);
+}
+static tess_status layer_fp8_codes(ops *o, const ops_fp8_factor both[2], void *scratch) {
+    OPS_INSIDE(cuda_of(o), fp8_codes(cuda_of(o), both, scratch));
+}
+
 static tess_status product(const cuda_ops *c, const ops_factors *f, void *workspace) {
     const ops_epilogue e = { f->bias, f->before, f->gelu };
     int done;
@@ -44,6 +88,11 @@ static tess_status product(const cuda_ops *c, const ops_factors *f, void *worksp
     p.b_turned = f->turn_b, p.b_pitch = f->turn_b ? f->depth : f->columns;
     p.c_pitch = f->y_pitch ? f->y_pitch : f->columns, p.alpha = f->times > 0 ? f->times : 1, p.beta = f->add ? 1 : 0;
     p.halves = ops_halves(&c->base), p.half_c = ops_halves(&c->base) && !f->wide;
+    if (f->a_inverse) {
+        p.a_inverse = f->a_inverse, p.b_inverse = f->b_inverse, p.a_e5m2 = f->a_e5m2;
+        OPS_TRY(ops_cuda_product_fp8(c, &p, workspace));
+        return follow_fp8(c, f);
+    }
     if (!f->bias) {
         OPS_TRY(ops_cuda_product(c, &p, workspace));
         return f->through ? gelu_slopes(c, f->through, f->y, f->y, f->again, (uint64_t)f->rows * (uint64_t)f->columns)
@@ -51,9 +100,7 @@ static tess_status product(const cuda_ops *c, const ops_factors *f, void *worksp
     }
     if (p.c_pitch != f->columns) {
         OPS_TRY(ops_cuda_product(c, &p, workspace));
-        return OPS_LAUNCH(c, bias, ops_blocks_eights((uint64_t)(f->rows * f->columns)), .x = f->y, .bias = f->bias,
-                          .y = f->y, .elems = (uint64_t)(f->rows * f->columns), .width = (uint64_t)f->columns,
-                          .pitch = (uint64_t)p.c_pitch, .half = ops_halves(&c->base));
+        return add_pitched_bias(c, f);
     }
     OPS_TRY(ops_cuda_product_with(c, &p, &e, workspace, &done));
     if (done)
@@ -371,38 +418,27 @@ static tess_status layer_places(ops *o, const int32_t *tokens, uint64_t samples,
                                       .elems = samples * time, .time = time, .stride = stride, .begins = begins));
 }
 
-static tess_status layer_cap(ops *o, float *x, uint64_t elems, float cap) {
-    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), cap, ops_blocks_each(elems), .x = x, .elems = elems, .cap = cap));
+static tess_status layer_cap(ops *o, void *x, uint64_t elems, float cap, int32_t wide) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), cap, ops_blocks_eights(elems), .x = x, .elems = elems, .cap = cap,
+                                      .half = ops_halves(o) && !wide));
 }
 
 /* ---- the loss ------------------------------------------------------------------------------------ */
 static ops_args_loss loss_args(const ops *o, const ops_row_loss *l) {
-    ops_args_loss a = { .logits = l->logits, .labels = l->labels, .slopes = l->dlogits, .stats = l->stats };
-    a.losses = l->losses ? (ops_cuda_row_loss *)l->losses + l->first : NULL;
+    ops_args_loss a = { .logits = l->logits, .labels = l->labels, .slopes = l->slopes, .half = ops_halves(o) };
+    a.losses = (ops_cuda_row_loss *)l->losses + l->first;
     a.rows = l->count, a.all = l->rows, a.classes = l->classes, a.pitch = l->pitch, a.mean = l->mean;
-    a.scale = l->scale > 0 ? l->scale : 1;
-    a.half = ops_halves(o), a.over_cap = l->cap > 0 ? 1 / l->cap : 0;
-    a.divisor = l->divisor;
+    a.scale = l->scale > 0 ? l->scale : 1, a.over_cap = l->cap > 0 ? 1 / l->cap : 0;
+    a.divisor = l->divisor, a.tile_rows = ops_tile_rows(l->classes, sizeof(float));
     return a;
-}
-
-static tess_status loss_slopes(const cuda_ops *c, const ops_row_loss *l) {
-    ops_args_loss a = loss_args(&c->base, l);
-    return ops_cuda_launch(c, OPS_KERNEL_loss_slopes, &a, ops_blocks_threads(l->rows * (l->pitch / 8)));
-}
-static tess_status layer_loss_slopes(ops *o, const ops_row_loss *l) {
-    OPS_INSIDE(cuda_of(o), loss_slopes(cuda_of(o), l));
 }
 
 static tess_status loss(const cuda_ops *c, const ops_row_loss *l) {
     ops_args_loss a = loss_args(&c->base, l);
-    a.tile_rows = ops_tile_rows(l->classes, sizeof(float));
-    if (a.tile_rows) {
-        uint64_t rows = l->dlogits ? l->rows : l->count;
-        return ops_cuda_launch(c, OPS_KERNEL_loss_tile, &a, (rows + a.tile_rows - 1) / a.tile_rows);
-    }
-    OPS_TRY(ops_cuda_launch(c, OPS_KERNEL_loss_rows, &a, l->count));
-    return l->dlogits ? loss_slopes(c, l) : TESS_OK;
+    uint64_t rows = l->slopes ? l->rows : l->count;
+    if (!a.tile_rows)
+        return ops_cuda_launch(c, OPS_KERNEL_loss_rows, &a, rows);
+    return ops_cuda_launch(c, OPS_KERNEL_loss_tile, &a, (rows + a.tile_rows - 1) / a.tile_rows);
 }
 static tess_status layer_loss(ops *o, const ops_row_loss *l) {
     OPS_INSIDE(cuda_of(o), loss(cuda_of(o), l));
@@ -417,6 +453,8 @@ static tess_status layer_loss_sum(ops *o, const void *losses, uint64_t rows, con
 const ops_layer_table ops_cuda_layer = {
     .product_need = product_need,
     .product = layer_product,
+    .fp8_need = fp8_need,
+    .fp8_codes = layer_fp8_codes,
     .norm = layer_norm,
     .norm_backward = layer_norm_backward,
     .mask = layer_mask,
@@ -442,6 +480,5 @@ const ops_layer_table ops_cuda_layer = {
     .places = layer_places,
     .cap = layer_cap,
     .loss = layer_loss,
-    .loss_slopes = layer_loss_slopes,
     .loss_sum = layer_loss_sum,
 };

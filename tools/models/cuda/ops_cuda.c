@@ -20,6 +20,7 @@ static tess_status cuda_create(const ops_options *options, ops **out) {
     c->base.threads = 1;
     c->base.bf16 = options && options->bf16;
     c->base.fp16 = options && options->fp16;
+    c->base.fp8 = options && options->fp8;
     *out = &c->base;
     return TESS_OK;
 }
@@ -36,7 +37,23 @@ static tess_status start_cublas(cuda_ops *c) {
                                                   c->blas->cublasGetStatusString(s));
 }
 
+/* Ada (8.9) is the first with tensor cores for fp8. */
+static tess_status check_fp8(const cuda_ops *c) {
+    int major = 0, minor = 0;
+    CU_TRY(c, "asking for the compute capability",
+           c->d->cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, c->device));
+    CU_TRY(c, "asking for the compute capability",
+           c->d->cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, c->device));
+    if (!c->base.fp8 || 10 * major + minor >= 89)
+        return TESS_OK;
+    return tess_fail(TESS_E_UNSUPPORTED,
+                     "operators cuda: products in fp8 need compute capability 8.9, this GPU has %d.%d: "
+                     "TESSERA_PRECISION=bf16",
+                     major, minor);
+}
+
 static tess_status start_inside(cuda_ops *c) {
+    OPS_TRY(check_fp8(c));
     if (!c->stream)
         CU_TRY(c, "making a stream", c->d->cuStreamCreateWithPriority(&c->own, CU_STREAM_NON_BLOCKING, 0));
     c->stream = c->stream ? c->stream : c->own;

@@ -7,6 +7,7 @@
  * tensors that backward needs exist whole. */
 #ifndef TESS_MODELS_DECODER_H
 #define TESS_MODELS_DECODER_H
+#include "tools/models/fp8.h"
 #include "tools/models/model.h"
 
 typedef struct { /* a matrix [outputs, inputs] applied to one chunk of rows */
@@ -14,6 +15,9 @@ typedef struct { /* a matrix [outputs, inputs] applied to one chunk of rows */
     uint64_t forward_bytes, backward_bytes;                        /* the most scratch that one of them needs */
     /* Offsets in that scratch: decoder_lora.c's widened matrix, and the rows between an adapter's two products. */
     uint64_t wide_at, rows_at;
+    int64_t rows, inputs, outputs;
+    int32_t fp8;     /* its products are in fp8, */
+    uint64_t fp8_at; /* and two of x, w and dy are rounded into scratch from this offset on */
 } decoder_linear;
 
 enum { /* indices of a layer's parameters; at[] is -1 for an absent one */
@@ -111,6 +115,7 @@ struct decoder {
     int32_t beside;                  /* a row holds the results of several products side by side, as devices do */
     int32_t behind;                  /* a chunk's queries are stored first, then its keys, then its values */
     int32_t half;                    /* tensors are bf16 or fp16: LANES_… */
+    int32_t fp8;                     /* products are in fp8 if decoder_in_fp8 says so */
     uint32_t dtype;
     uint64_t elem; /* bytes of one element */
     int64_t batch, time, rows, width, heads, kv_heads, size, q_width, kv_width, qkv_width, hidden, vocabulary;
@@ -177,6 +182,8 @@ double decoder_turn_scale(const decoder *, int nearness);
 /** Returns whether both nearnesses turn by the same angles. */
 int decoder_turns_alike(const decoder *);
 tess_status decoder_embed_params(model *);
+/** Returns whether the products of the matrix at `place` with this number of rows are in fp8. */
+int decoder_in_fp8(const decoder *, int place, int64_t rows);
 int decoder_is_in(const decoder_param *, int part);
 tess_status decoder_layer_params(model *, const char *layer, int part);
 tess_status decoder_head_params(model *);

@@ -66,6 +66,25 @@ static tess_status build_head(model *m) {
     return model__add_block(m, &b);
 }
 
+/* Counts the matrices in fp8. That none is would leave the option without effect. */
+static tess_status check_fp8(model *m) {
+    const decoder *d = m->own;
+    for (int32_t i = 0; i < d->family->n_params; i++) {
+        m->matrices += d->family->params[i].columns != DECODER_NONE;
+        m->in_fp8 += decoder_in_fp8(d, d->family->params[i].place, d->rows);
+    }
+    if (d->fp8 && m->options.lora.rank)
+        return tess_fail(TESS_E_UNSUPPORTED,
+                         "%s: products in fp8 are not for adapters (--lora): TESSERA_PRECISION=bf16", m->t->name);
+    if (d->fp8 && !m->in_fp8)
+        return tess_fail(
+            TESS_E_UNSUPPORTED,
+            "%s: no product can be in fp8: %lld rows (batch times context), width %lld, feed-forward %lld; "
+            "multiples of %d are needed",
+            m->t->name, (long long)d->rows, (long long)d->width, (long long)d->hidden, FP8_SIDES);
+    return TESS_OK;
+}
+
 tess_status decoder_build(model *m) {
     const decoder_operators *t = m->o->t->mem == TESS_MEM_HOST ? &decoder_on_host : &decoder_on_device;
     decoder *d = m->own = calloc(1, t->bytes);
@@ -78,6 +97,7 @@ tess_status decoder_build(model *m) {
     m->may_store = 1;
     decoder_sizes(m, d);
     OPS_TRY(decoder_lora_find(d));
+    OPS_TRY(check_fp8(m));
     OPS_TRY(t->create(m));
     m->desc.input_bytes = decoder_input_bytes(d);
     OPS_TRY(build_embed(m));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The first and the last block: embedding; final normalisation, head and loss. The head works in chunks of rows, so
- * that the logits of a large vocabulary never exist whole. Backward computes a chunk's logits again. */
+ * that the logits of a large vocabulary never exist whole. In training its backward does all (TESS_BLOCK_LATE_RESULT):
+ * a chunk's logits, losses and gradients. So logits are computed once. */
 #include "decoder.h"
 #include <tessera/tessera.h>
 
@@ -123,6 +124,7 @@ static tess_status logits_of(const head *h, int64_t first) {
     return TESS_OK;
 }
 
+/* ---- the loss ----- */
 static void add_losses(const head *h, int64_t first, int64_t rows, model_result *sum) {
     for (int64_t r = 0; r < rows; r++) {
         sum->loss += h->loss[r];
@@ -131,56 +133,75 @@ static void add_losses(const head *h, int64_t first, int64_t rows, model_result 
     }
 }
 
+static tess_status begin(head *h) {
+    const decoder *d = h->d;
+    const model_batch *batch = h->call->batch;
+    h->table = decoder_table(d, &d->p.head, h->e.head, h->inner);
+    memset(lm_logits(h->call->output), 0, (uint64_t)d->vocabulary * sizeof(float));
+    *(model_result *)h->call->output = (model_result){ .divisor = batch->divisor };
+    return ids_of(d, h->call->batch, 1, h->targets);
+}
+
+/* Computes a chunk's logits and adds its losses to the result. An evaluation passes over a chunk that nobody asks
+ * for. */
+static tess_status losses_of(const head *h, int64_t first, int is_needed) {
+    const decoder *d = h->d;
+    const model_batch *batch = h->call->batch;
+    int64_t wanted = (int64_t)batch->logits_row - first, counted = (int64_t)batch->count - first;
+    int here = batch->want_logits && wanted >= 0 && wanted < d->head_rows;
+    if (counted <= 0 && !here && !is_needed)
+        return TESS_OK;
+    counted = counted < 0 ? 0 : counted < d->head_rows ? counted : d->head_rows;
+    OPS_TRY(logits_of(h, first));
+    if (here)
+        memcpy(lm_logits(h->call->output), h->logits + wanted * d->vocabulary, (uint64_t)d->vocabulary * sizeof(float));
+    decoder_loss(d, h->logits, h->targets + first, counted, h->loss, h->correct);
+    add_losses(h, first, counted, h->call->output);
+    return TESS_OK;
+}
+
 static tess_status head_forward(void *user, const tess_block_call *call) {
     decoder *d = ((const model *)user)->own;
-    const model_batch *batch = call->batch;
     char *at = call->scratch;
+    if (call->pass & TESS_PASS_TRAIN) /* backward does it all */
+        return TESS_OK;
     head h = head_of(d, call, &at, 0);
-    model_result sum = { .divisor = batch->divisor };
     if (decoder_one_position(d, call))
         return decoder_sequence_head(d, call);
-    h.table = decoder_table(d, &d->p.head, h.e.head, h.inner);
-    uint64_t line = (uint64_t)d->vocabulary * sizeof(float);
-    memset(lm_logits(call->output), 0, line);
-    OPS_TRY(ids_of(d, call->batch, 1, h.targets));
-    for (int64_t first = 0; first < d->rows; first += d->head_rows) {
-        int64_t wanted = (int64_t)batch->logits_row - first, counted = (int64_t)batch->count - first;
-        int here = batch->want_logits && wanted >= 0 && wanted < d->head_rows;
-        if (counted <= 0 && !here)
-            continue;
-        counted = counted < 0 ? 0 : counted < d->head_rows ? counted : d->head_rows;
-        OPS_TRY(logits_of(&h, first));
-        if (here)
-            memcpy(lm_logits(call->output), h.logits + wanted * d->vocabulary, line);
-        decoder_loss(d, h.logits, h.targets + first, counted, h.loss, h.correct);
-        add_losses(&h, first, counted, &sum);
-    }
-    *(model_result *)call->output = sum;
+    OPS_TRY(begin(&h));
+    for (int64_t first = 0; first < d->rows; first += d->head_rows)
+        OPS_TRY(losses_of(&h, first, 0));
+    return TESS_OK;
+}
+
+/* ---- training ----- */
+/* Computes the gradients of a chunk's input, and adds those of the parameters. The logits are replaced by theirs. */
+static tess_status gradients_of(const head *h, int64_t first) {
+    const decoder *d = h->d;
+    const tess_block_call *call = h->call;
+    const ops_table *t = d->o->t;
+    const void *dlogits = h->halves ? (const void *)h->halves : h->logits;
+    int64_t count = ((const model_batch *)call->batch)->count;
+    int stores = d->m->options.untied && decoder_stores(d, first);
+    decoder_loss_backward(d, h->logits, h->targets + first, d->head_rows, count - first, decoder_loss_scale(call),
+                          h->halves);
+    if (h->e.dhead)
+        OPS_TRY(t->matmul(stores ? d->p.head.dw : d->p.head.dw_add, dlogits, h->normal, NULL, h->e.dhead, h->inner));
+    OPS_TRY(t->matmul(d->p.head.dx, dlogits, h->table, NULL, h->dnormal, h->inner));
+    decoder_norm_of of = norm_of(h, first);
+    decoder_norm_backward(d, &of, h->dnormal, NULL, decoder_at(d, call->grad_input, first * d->width),
+                          decoder_sum(d, h->e.norm_dw, d->width, first), decoder_sum(d, h->e.norm_db, d->width, first));
     return TESS_OK;
 }
 
 static tess_status head_backward(void *user, const tess_block_call *call) {
     const decoder *d = ((const model *)user)->own;
-    const model_batch *batch = call->batch;
-    int64_t count = batch->count;
     char *at = call->scratch;
     head h = head_of(d, call, &at, 1);
-    h.table = decoder_table(d, &d->p.head, h.e.head, h.inner);
-    const ops_table *t = d->o->t;
-    float scale = decoder_loss_scale(call);
-    OPS_TRY(ids_of(d, call->batch, 1, h.targets));
+    OPS_TRY(begin(&h));
     for (int64_t first = 0; first < d->rows; first += d->head_rows) {
-        const void *dlogits = h.halves ? (const void *)h.halves : h.logits;
-        OPS_TRY(logits_of(&h, first));
-        decoder_loss_backward(d, h.logits, h.targets + first, d->head_rows, count - first, scale, h.halves);
-        int stores = d->m->options.untied && decoder_stores(d, first);
-        if (h.e.dhead)
-            OPS_TRY(t->matmul(stores ? d->p.head.dw : d->p.head.dw_add, dlogits, h.normal, NULL, h.e.dhead, h.inner));
-        OPS_TRY(t->matmul(d->p.head.dx, dlogits, h.table, NULL, h.dnormal, h.inner));
-        decoder_norm_of of = norm_of(&h, first);
-        decoder_norm_backward(d, &of, h.dnormal, NULL, decoder_at(d, call->grad_input, first * d->width),
-                              decoder_sum(d, h.e.norm_dw, d->width, first),
-                              decoder_sum(d, h.e.norm_db, d->width, first));
+        OPS_TRY(losses_of(&h, first, 1));
+        OPS_TRY(gradients_of(&h, first));
     }
     return TESS_OK;
 }
@@ -195,6 +216,7 @@ void decoder_host_embed(const decoder *d, model_block *b) {
 }
 
 void decoder_host_head(decoder *d, model_block *b) {
+    b->flags = TESS_BLOCK_LATE_RESULT;
     b->forward_scratch_bytes = head_scratch(d, 0);
     b->backward_scratch_bytes = head_scratch(d, 1);
     b->forward = head_forward;

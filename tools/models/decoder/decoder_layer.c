@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The operators of a layer on the CPU; each works on a chunk of rows (decoder.h). */
 #include "decoder.h"
+#include "tools/models/fp8_formulas.h"
 
 #include <string.h>
 
@@ -86,9 +87,27 @@ static uint64_t backward_need(const decoder *d, int part) {
 }
 
 /* ---- a chunk ---------------------------------------------------------------------------------------- */
-static tess_status multiply(const decoder_chunk *c, ops_matmul *m, const void *a, const void *b, const void *bias,
-                            void *y, char *scratch) {
-    return c->d->o->t->matmul(m, a, b, bias, y, scratch);
+typedef struct { /* scales in fp8; 0: not in fp8 */
+    float x, w, dy;
+} scales;
+typedef struct { /* a factor of a product; elems is of one in fp8 */
+    const void *at;
+    int64_t elems;
+    float scale; /* 0: it is read as it is */
+    int32_t e5m2;
+} factor;
+
+static const void *rounded(const decoder_chunk *c, const factor *f, char *to) {
+    if (f->scale > 0)
+        fp8_round(c->d->o, f->at, (uint16_t *)(void *)to, f->elems, f->scale, f->e5m2);
+    return f->scale > 0 ? to : f->at;
+}
+
+static tess_status multiply(const decoder_chunk *c, const decoder_linear *l, ops_matmul *m, factor a, factor b,
+                            const void *bias, void *y, char *scratch) {
+    char *first = scratch + l->fp8_at, *second = first + decoder_bytes(c->d, a.elems, 1);
+    const void *in_a = rounded(c, &a, first), *in_b = rounded(c, &b, second);
+    return c->d->o->t->matmul(m, in_a, in_b, bias, y, scratch);
 }
 
 /* A pass over one position has no dropout. */
@@ -157,9 +176,40 @@ typedef struct { /* y = x · w^T + b */
     int w, b;
     void *y; /* y or its gradient */
     int64_t width;
+    scales in; /* of x, w and the gradient of y; products that share x share each of them */
 } linear;
 
+static linear linear_of(const decoder_linear *l, int w, int b, void *y, int64_t width) {
+    return (linear){ .l = l, .w = w, .b = b, .y = y, .width = width };
+}
+
 enum { MOST_PRODUCTS = 3 };
+
+static factor x_of(const linear *l, const void *x) {
+    return (factor){ x, l->l->rows * l->l->inputs, l->in.x, FP8_E4M3 };
+}
+static factor w_of(const linear *l, const void *w) {
+    return (factor){ w, l->l->inputs * l->l->outputs, l->in.w, FP8_E4M3 };
+}
+static factor slopes_of(const linear *l) {
+    return (factor){ l->y, l->l->rows * l->l->outputs, l->in.dy, FP8_E5M2 };
+}
+
+/* Takes the scales of products that share x from the tensors as they are. `back`: y is a gradient. */
+static void take_scales(const decoder_chunk *c, linear *of, int n, const void *x, int back) {
+    const ops *o = c->d->o;
+    const decoder_linear *l = of[0].l;
+    uint32_t w = 0, dy = 0;
+    if (!l->fp8)
+        return;
+    float x_scale = fp8_scale(fp8_most(o, x, l->rows * l->inputs, 0), FP8_E4M3);
+    for (int i = 0; i < n; i++)
+        w = fp8_most(o, decoder_weight(c, of[i].w), l->inputs * of[i].l->outputs, w);
+    for (int i = 0; i < n && back; i++)
+        dy = fp8_most(o, of[i].y, l->rows * of[i].l->outputs, dy);
+    for (int i = 0; i < n; i++)
+        of[i].in = (scales){ x_scale, fp8_scale(w, FP8_E4M3), fp8_scale(dy, FP8_E5M2) };
+}
 
 /* Lists the products of a half's normalised rows. Queries and keys go into `heads`, values into qkv. */
 static int products_of(const decoder_chunk *c, int half, void *heads, void *qkv, void *gate, void *up,
@@ -167,20 +217,20 @@ static int products_of(const decoder_chunk *c, int half, void *heads, void *qkv,
     const decoder *d = c->d;
     const decoder_linears *p = c->p;
     if (half == DECODER_FEED) {
-        of[0] = (linear){ &p->up, DECODER_UP_W, DECODER_UP_B, up, d->hidden };
-        of[1] = (linear){ &p->up, DECODER_GATE_W, -1, gate, d->hidden };
+        of[0] = linear_of(&p->up, DECODER_UP_W, DECODER_UP_B, up, d->hidden);
+        of[1] = linear_of(&p->up, DECODER_GATE_W, -1, gate, d->hidden);
         return d->gated ? 2 : 1;
     }
-    of[0] = (linear){ &p->q, DECODER_Q_W, DECODER_Q_B, heads, d->behind ? d->q_width : d->qkv_width };
-    of[1] = (linear){ &p->k, DECODER_K_W, DECODER_K_B, decoder_at(d, heads, decoder_k(d, c->rows).at), d->kv_width };
-    of[2] = (linear){ &p->v, DECODER_V_W, DECODER_V_B, decoder_at(d, qkv, decoder_v(d, c->rows).at), d->kv_width };
+    of[0] = linear_of(&p->q, DECODER_Q_W, DECODER_Q_B, heads, d->behind ? d->q_width : d->qkv_width);
+    of[1] = linear_of(&p->k, DECODER_K_W, DECODER_K_B, decoder_at(d, heads, decoder_k(d, c->rows).at), d->kv_width);
+    of[2] = linear_of(&p->v, DECODER_V_W, DECODER_V_B, decoder_at(d, qkv, decoder_v(d, c->rows).at), d->kv_width);
     return d->behind ? 3 : 1;
 }
 
 /* y = x · w^T + b, plus the adapter's result. */
 static tess_status product_of(const decoder_chunk *c, const linear *l, const void *x, char *scratch) {
-    OPS_TRY(
-        multiply(c, l->l->forward, x, decoder_matrix(c, l->l, l->w, scratch), decoder_weight(c, l->b), l->y, scratch));
+    OPS_TRY(multiply(c, l->l, l->l->forward, x_of(l, x), w_of(l, decoder_matrix(c, l->l, l->w, scratch)),
+                     decoder_weight(c, l->b), l->y, scratch));
     return decoder_adapt(c, l->l, l->w, x, l->y, scratch);
 }
 
@@ -188,6 +238,7 @@ static tess_status project(decoder_chunk *c, int half) {
     linear of[MOST_PRODUCTS];
     int n = products_of(c, half, c->d->head_norms ? c->k.heads : c->k.qkv, c->k.qkv, c->k.gate, c->k.up, of);
     char *scratch = half == DECODER_ATTENTION ? c->z.late : c->z.inner;
+    take_scales(c, of, n, c->z.normal, 0);
     for (int i = 0; i < n; i++)
         OPS_TRY(product_of(c, &of[i], c->z.normal, scratch));
     return TESS_OK;
@@ -210,8 +261,9 @@ static tess_status attend(decoder_chunk *c) {
 }
 
 /* y = beside + dropout(x · w^T + b). */
-static tess_status add_linear(const decoder_chunk *c, int half, const linear *l, const void *x, const void *beside) {
+static tess_status add_linear(const decoder_chunk *c, int half, linear *l, const void *x, const void *beside) {
     int64_t elems = c->rows * c->d->width;
+    take_scales(c, l, 1, x, 0);
     if (drops(c)) {
         OPS_TRY(product_of(c, l, x, c->z.early));
         drop(c, half, l->y);
@@ -219,17 +271,19 @@ static tess_status add_linear(const decoder_chunk *c, int half, const linear *l,
         return TESS_OK;
     }
     memcpy(l->y, beside, (size_t)elems * c->d->elem);
-    OPS_TRY(multiply(c, l->l->forward_add, x, decoder_matrix(c, l->l, l->w, c->z.early), decoder_weight(c, l->b), l->y,
-                     c->z.early));
+    OPS_TRY(multiply(c, l->l, l->l->forward_add, x_of(l, x), w_of(l, decoder_matrix(c, l->l, l->w, c->z.early)),
+                     decoder_weight(c, l->b), l->y, c->z.early));
     return decoder_adapt(c, l->l, l->w, x, l->y, c->z.early);
 }
 
 /* Computes the last product of a half, whose result is then normalised. */
 static tess_status make_after(const decoder_chunk *c, int half) {
     int is_feed = half == DECODER_FEED;
-    const linear l = is_feed ? (linear){ &c->p->down, DECODER_DOWN_W, DECODER_DOWN_B, c->k.after2, c->d->width }
-                             : (linear){ &c->p->out, DECODER_O_W, DECODER_O_B, c->k.after1, c->d->width };
-    return product_of(c, &l, is_feed ? c->z.wide : c->k.attended, c->z.early);
+    linear l = is_feed ? linear_of(&c->p->down, DECODER_DOWN_W, DECODER_DOWN_B, c->k.after2, c->d->width)
+                       : linear_of(&c->p->out, DECODER_O_W, DECODER_O_B, c->k.after1, c->d->width);
+    const void *x = is_feed ? c->z.wide : c->k.attended;
+    take_scales(c, &l, 1, x, 0);
+    return product_of(c, &l, x, c->z.early);
 }
 
 /* Writes after2 and its statistics. The normalised rows themselves are not needed. */
@@ -253,11 +307,11 @@ static tess_status join(decoder_chunk *c, int half) {
     if (c->d->after_norms)
         return half == DECODER_ATTENTION ? add_after(c, half, decoder_rows_of(c, c->call->input), c->k.middle)
                                          : add_after(c, half, c->k.middle, decoder_rows_of(c, c->call->output));
-    const linear out = { &c->p->out, DECODER_O_W, DECODER_O_B, c->k.middle, c->d->width };
+    linear out = linear_of(&c->p->out, DECODER_O_W, DECODER_O_B, c->k.middle, c->d->width);
     if (half == DECODER_ATTENTION)
         return add_linear(c, half, &out, c->k.attended, decoder_rows_of(c, c->call->input));
-    const linear down = { &c->p->down, DECODER_DOWN_W, DECODER_DOWN_B, decoder_rows_of(c, c->call->output),
-                          c->d->width };
+    linear down =
+        linear_of(&c->p->down, DECODER_DOWN_W, DECODER_DOWN_B, decoder_rows_of(c, c->call->output), c->d->width);
     return add_linear(c, half, &down, c->z.wide, c->k.middle);
 }
 
@@ -296,18 +350,19 @@ static tess_status weights_backward(const decoder_chunk *c, const linear *of, co
     ops_matmul *by = decoder_stores(c->d, c->first) ? of->l->dw : of->l->dw_add;
     decoder_bias_backward(c->d, of->y, sum(c, of->b, of->width), c->rows, of->width);
     OPS_TRY(decoder_adapt_weights(c, of->l, of->w, x, of->y, scratch));
-    return dw ? multiply(c, by, of->y, x, NULL, dw, scratch) : TESS_OK;
+    return dw ? multiply(c, of->l, by, slopes_of(of), x_of(of, x), NULL, dw, scratch) : TESS_OK;
 }
 
 /* dx = dy · w; with `adds`, dx += that. */
 static tess_status input_backward(const decoder_chunk *c, const linear *of, int adds, void *dx, char *scratch) {
-    OPS_TRY(multiply(c, adds ? of->l->dx_add : of->l->dx, of->y, decoder_matrix(c, of->l, of->w, scratch), NULL, dx,
-                     scratch));
+    OPS_TRY(multiply(c, of->l, adds ? of->l->dx_add : of->l->dx, slopes_of(of),
+                     w_of(of, decoder_matrix(c, of->l, of->w, scratch)), NULL, dx, scratch));
     return decoder_adapt_input(c, of->l, of->w, of->y, dx, scratch);
 }
 
 /* Computes the gradients of n products that share one x: first of their weights, then of x, which overwrites x. */
-static tess_status products_backward(const decoder_chunk *c, const linear *of, int n, void *x_dx, char *scratch) {
+static tess_status products_backward(const decoder_chunk *c, linear *of, int n, void *x_dx, char *scratch) {
+    take_scales(c, of, n, x_dx, 1);
     for (int i = 0; i < n; i++)
         OPS_TRY(weights_backward(c, &of[i], x_dx, scratch));
     for (int i = 0; i < n; i++)
@@ -318,8 +373,8 @@ static tess_status products_backward(const decoder_chunk *c, const linear *of, i
 /* The gradient of the gate overwrites the gate; that of `up` overwrites the activation's result. */
 static tess_status activate_backward(decoder_chunk *c) {
     int64_t elems = c->rows * c->d->hidden;
-    const linear down = { &c->p->down, DECODER_DOWN_W, DECODER_DOWN_B,
-                          undrop(c, DECODER_FEED, decoder_rows_of(c, c->call->grad_output)), c->d->width };
+    linear down = linear_of(&c->p->down, DECODER_DOWN_W, DECODER_DOWN_B,
+                            undrop(c, DECODER_FEED, decoder_rows_of(c, c->call->grad_output)), c->d->width);
     decoder_act(c->d, c->k.gate, c->k.up, c->z.wide, elems);
     OPS_TRY(products_backward(c, &down, 1, c->z.wide, c->z.early));
     decoder_act_backward(c->d, c->k.gate, c->k.up, c->z.wide, c->k.gate, elems);
@@ -347,9 +402,10 @@ static void heads_backward(const decoder_chunk *c, void *dqkv) {
 static tess_status attend_backward(decoder_chunk *c) {
     const decoder *d = c->d;
     const decoder_sight *sight = decoder_sight_of(c->l);
-    const linear out = { &c->p->out, DECODER_O_W, DECODER_O_B,
-                         undrop(c, DECODER_ATTENTION, dy_of(c, DECODER_ATTENTION)), d->width };
+    linear out = linear_of(&c->p->out, DECODER_O_W, DECODER_O_B,
+                           undrop(c, DECODER_ATTENTION, dy_of(c, DECODER_ATTENTION)), d->width);
     decoder_attention_scratch scratch = attention_scratch(c);
+    take_scales(c, &out, 1, c->k.attended, 1);
     OPS_TRY(weights_backward(c, &out, c->k.attended, c->z.late));
     OPS_TRY(input_backward(c, &out, 0, c->z.normal, c->z.late));
     OPS_TRY(decoder_attention_backward(d, sight, d->chunk_samples, decoder_packed(d, c->call, c->first), c->k.qkv,

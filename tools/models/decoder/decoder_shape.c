@@ -88,7 +88,9 @@ void decoder_sizes(model *m, decoder *d) {
     else if (d->half)
         d->embed_scale = tess_f32_of_bf16(tess_bf16_of_f32(d->embed_scale));
     d->logit_cap = (float)o->decoder.logit_cap;
-    d->chunk_samples = d->beside ? d->batch : divisor(d->batch, chunk_rows(d->width) / d->time);
+    /* A scale in fp8 is of a whole tensor. So that it depends on no chunk, there is one. */
+    d->fp8 = o->products != 0;
+    d->chunk_samples = d->beside || d->fp8 ? d->batch : divisor(d->batch, chunk_rows(d->width) / d->time);
     d->chunk_rows = d->chunk_samples * d->time;
     int64_t rows = HEAD_BYTES / (d->vocabulary * (int64_t)sizeof(float)), few = chunk_rows(d->width);
     rows = rows < few ? rows : few;
@@ -160,6 +162,23 @@ static tess_status rests(model *m, uint32_t stored) {
     return TESS_OK;
 }
 
+/* Sides of the products that share an input. They are in fp8 together, since they are one on a device. */
+int decoder_in_fp8(const decoder *d, int place, int64_t rows) {
+    int64_t qkv = decoder_has(d, DECODER_K_W) ? d->q_width | d->kv_width : d->qkv_width;
+    int64_t sides = rows | d->width;
+    switch (place) {
+    case DECODER_Q_W:
+    case DECODER_K_W:
+    case DECODER_V_W: sides |= qkv; break;
+    case DECODER_O_W: sides |= d->q_width; break;
+    case DECODER_GATE_W:
+    case DECODER_UP_W:
+    case DECODER_DOWN_W: sides |= d->hidden; break;
+    default: return 0;
+    }
+    return d->fp8 && sides % FP8_SIDES == 0; /* a power of two divides all of them */
+}
+
 int decoder_is_in(const decoder_param *p, int part) {
     return part == DECODER_WHOLE || (p->place >= DECODER_NORM2_W) == (part == DECODER_FEED);
 }
@@ -171,6 +190,7 @@ static tess_status add_layer_param(model *m, const char *layer, const decoder_pa
                               0.02 / sqrt(2.0 * m->options.layers) }; /* the sum over layers then keeps its size */
     OPS_TRY(add(m, layer, p->leaf, sizes[p->rows], sizes[p->columns],
                 p->init < DECODER_NORMAL ? MODEL_CONSTANT : MODEL_NORMAL, scales[p->init]));
+    m->desc.params[m->desc.n_params - 1].in_fp8 = decoder_in_fp8(d, p->place, d->rows);
     return rests(m, p->columns ? m->options.lora.matrices : STORED_F32);
 }
 

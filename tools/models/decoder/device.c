@@ -6,11 +6,12 @@
 #include <stdlib.h>
 
 /* Enlarges `need` to the workspace of a linear operator's three products. */
-static void need_linear(const model *m, int64_t inputs, int64_t outputs, ops_scratch *need) {
+static void need_linear(const model *m, int place, int64_t inputs, int64_t outputs, ops_scratch *need) {
     int64_t rows = (int64_t)device_of(m)->rows.rows, rank = m->options.lora.rank;
     int64_t depth = device_most((uint64_t)inputs, (uint64_t)rank),
             columns = device_most((uint64_t)outputs, (uint64_t)rank);
-    uint64_t bytes = device_of(m)->t->product_need(rows, columns, depth) + device_lora_bytes(m->own);
+    uint64_t bytes = device_of(m)->t->product_need(rows, columns, depth) + device_lora_bytes(m->own) +
+                     device_fp8_bytes(m->own, place, inputs, outputs);
     need->forward_bytes = device_most(need->forward_bytes, bytes);
     need->backward_bytes = device_most(need->backward_bytes, bytes);
 }
@@ -24,9 +25,9 @@ static void need_layer(const model *m, ops_scratch *need) {
     g->t->attention_need(m->o, &g->attention, need);
     if (m->options.packs) /* places come before it */
         need->forward_bytes += g->ids_bytes, need->backward_bytes += g->ids_bytes;
-    need_linear(m, c, d->qkv_width, need);
-    need_linear(m, d->q_width, c, need);
-    need_linear(m, c, device_feed_width(d), need);
+    need_linear(m, DECODER_Q_W, c, d->qkv_width, need);
+    need_linear(m, DECODER_O_W, d->q_width, c, need);
+    need_linear(m, DECODER_UP_W, c, device_feed_width(d), need);
     need->backward_bytes =
         device_most(need->backward_bytes, g->t->columns_need(g->rows.rows, (uint64_t)(4 * c + biases)));
     if (d->head_norms)

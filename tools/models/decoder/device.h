@@ -64,6 +64,30 @@ tess_status device_adapt_input(const decoder_chunk *, const device_adapted *);
 /** Computes the gradients of the adapter's parameters. */
 tess_status device_adapt_weights(const decoder_chunk *, const device_adapted *);
 
+/* ---- device_beside.c, device_fp8.c: products of a layer ------------------------------------------- */
+enum { DEVICE_BESIDE = 3 };
+typedef struct { /* products of the same rows with several matrices; a row of the result holds their results in this
+                    order */
+    int32_t n, place[DEVICE_BESIDE];
+    int64_t inputs, width[DEVICE_BESIDE], all;
+    int32_t bias[DEVICE_BESIDE]; /* indices of parameters */
+} device_beside;
+/** Counts adjacent matrices, whose elements of `elem` bytes lie at `at`, as one. They are adjacent if they lie in one
+ * unit without gaps. */
+device_beside device_as_few(const decoder *, const device_beside *, const void *const *at, uint64_t elem);
+/** Returns whether the biases, if any, are adjacent and so count as one vector. */
+int device_is_one_bias(const decoder_chunk *, const device_beside *);
+/** Returns whether this call does the product and its backward in fp8. */
+int device_in_fp8(const decoder_chunk *, const device_beside *);
+/** [pure] Returns the scratch of such products before the library's workspace; 0: they are not in fp8. */
+uint64_t device_fp8_bytes(const decoder *, int place, int64_t inputs, int64_t outputs);
+/** is_one: biases, if any, are adjacent. */
+tess_status device_product_fp8(const decoder_chunk *, const device_beside *, int is_one, const void *x, void *y,
+                               const ops_factors *with);
+tess_status device_input_gradient_fp8(const decoder_chunk *, const device_beside *, const void *dy, void *dx,
+                                      const ops_factors *with);
+tess_status device_weight_gradient_fp8(const decoder_chunk *, const device_beside *, const void *x, const void *dy);
+
 /* ---- device_ends.c: the first block and the last ----------------------------------------------------- */
 void device_measure_embed(const decoder *, model_block *);
 void device_measure_head(decoder *, model_block *);

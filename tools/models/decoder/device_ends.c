@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The first and the last block of a decoder on a device. The head works in chunks of rows, so that the logits of a
- * large vocabulary never exist whole. Forward computes the losses. Backward computes a chunk's logits again, with
- * the maxima and sums that forward kept. If one chunk has all rows, forward computes the gradient of the logits with
- * the loss and keeps that instead. */
+ * large vocabulary never exist whole. In training its backward does all (TESS_BLOCK_LATE_RESULT): a chunk's logits, the
+ * losses, in the place of the logits their gradient, and that of the input and the matrix. So logits are computed once.
+ * Logits are factors: of 16 bits if the parameters are. */
 #include "device.h"
 #include <tessera/tessera.h>
 
-/* A chunk has at least LEAST_ROWS rows, because each chunk reads and writes the whole gradient of the matrix. */
-enum { LEAST_ROWS = 1024 };
+/* A chunk has at least so many bytes of each class's logits, because each chunk reads and writes the whole gradient of
+ * the matrix: 3,072 rows of 16 bits. */
+enum { LEAST_BYTES = 6144 };
 
 /* ---- embed ---------------------------------------------------------------------------------------- */
 static tess_status call_check(const model *m, const tess_block_call *call) {
@@ -107,19 +108,13 @@ static tess_status embed_backward(void *user, const tess_block_call *call) {
 }
 
 /* ---- head ------------------------------------------------------------------------------------------ */
-static int keeps_gradient(const device_decoder *g) {
-    return g->head_rows == g->rows.rows;
-}
-
 typedef struct {
     const model *m;
     const device_decoder *g;
     const tess_block_call *call;
     decoder_ends e;
-    void *dlogits;    /* one chunk's gradient */
+    char *logits;     /* one chunk's, then their gradient */
     float *stats;     /* statistics of the normalisation */
-    float *row_stats; /* maxima and sums of the logits; kept if the gradient is not */
-    float *logits;    /* one chunk's */
     char *normal, *d; /* both of all rows; d: the gradient of `normal` */
     int32_t *targets;
     void *losses;
@@ -127,15 +122,29 @@ typedef struct {
     void *inner;
 } head;
 
-static uint64_t logits_bytes(const device_decoder *g) {
-    return g->head_rows * g->pitch * sizeof(float);
-}
-static uint64_t dlogits_bytes(const model *m) {
-    return device_of(m)->head_rows * device_of(m)->pitch * device_of(m)->d.elem;
+static int trains(const tess_block_call *call) {
+    return (call->pass & TESS_PASS_TRAIN) != 0;
 }
 
 static uint64_t wide_bytes(const decoder *d) {
     return decoder_widens(d, d->table) ? decoder_bytes(d, d->vocabulary, d->width) : 0;
+}
+
+static head head_of(const model *m, const tess_block_call *call, void *scratch, int backward) {
+    const device_decoder *g = m->own;
+    head h = { .m = m, .g = g, .call = call };
+    char *at = scratch;
+    h.logits = decoder_cut(&at, g->head_rows * g->pitch * g->d.elem);
+    h.stats = decoder_cut(&at, g->stats_bytes);
+    h.normal = decoder_cut(&at, g->row_bytes);
+    h.d = decoder_cut(&at, backward ? g->row_bytes : 0);
+    h.targets = decoder_cut(&at, g->ids_bytes);
+    h.losses = decoder_cut(&at, m->o->t->cross_entropy_need(g->rows.rows));
+    h.wide = decoder_cut(&at, wide_bytes(&g->d));
+    h.inner = at;
+    if (call)
+        h.e = decoder_ends_of(&g->d, call, 1);
+    return h;
 }
 
 static tess_status widen_head(head *h) {
@@ -145,58 +154,6 @@ static tess_status widen_head(head *h) {
         return TESS_OK;
     h->e.head = h->wide;
     return device_widen(d, d->table, from, NULL, (uint64_t)d->vocabulary, (uint64_t)d->width, h->wide);
-}
-
-static char *cut_kept(const model *m, head *h, char *kept) {
-    const device_decoder *g = m->own;
-    h->stats = decoder_cut(&kept, g->stats_bytes);
-    if (keeps_gradient(g))
-        h->dlogits = decoder_cut(&kept, dlogits_bytes(m));
-    else
-        h->row_stats = decoder_cut(&kept, g->stats_bytes);
-    return kept;
-}
-
-static head head_of(const model *m, const tess_block_call *call) {
-    head h = { .m = m, .g = m->own, .call = call };
-    if (call)
-        h.e = decoder_ends_of(&h.g->d, call, 1);
-    return h;
-}
-
-/* An evaluation keeps nothing, so the normalisation's statistics lie in scratch. */
-static head forward_head(const model *m, const tess_block_call *call, void *scratch) {
-    const device_decoder *g = m->own;
-    head h = head_of(m, call);
-    char *at = scratch;
-    h.stats = decoder_cut(&at, g->stats_bytes);
-    h.logits = decoder_cut(&at, logits_bytes(g));
-    h.normal = decoder_cut(&at, g->row_bytes);
-    h.targets = decoder_cut(&at, g->ids_bytes);
-    h.losses = decoder_cut(&at, m->o->t->cross_entropy_need(g->rows.rows));
-    h.row_stats = decoder_cut(&at, g->stats_bytes);
-    h.wide = decoder_cut(&at, wide_bytes(&g->d));
-    h.inner = at;
-    if (call && call->saved)
-        cut_kept(m, &h, call->saved);
-    return h;
-}
-
-static head backward_head(const model *m, const tess_block_call *call, void *scratch) {
-    const device_decoder *g = m->own;
-    int again = !keeps_gradient(g);
-    head h = head_of(m, call);
-    char *at = scratch;
-    h.normal = decoder_cut(&at, g->row_bytes);
-    h.d = decoder_cut(&at, g->row_bytes);
-    h.logits = decoder_cut(&at, again ? logits_bytes(g) : 0);
-    h.dlogits = decoder_cut(&at, again ? dlogits_bytes(m) : 0);
-    h.targets = decoder_cut(&at, again ? g->ids_bytes : 0);
-    h.wide = decoder_cut(&at, wide_bytes(&g->d));
-    h.inner = at;
-    if (call)
-        cut_kept(m, &h, call->saved);
-    return h;
 }
 
 static tess_status normalise(const head *h) {
@@ -215,29 +172,31 @@ static void *factor_row(const head *h, char *x, uint64_t row) {
     return x + row * h->g->rows.width * h->g->d.elem;
 }
 
-static tess_status logits_of(const head *h, uint64_t first, uint64_t rows) {
+/* Computes logits, as factors or in fp32. */
+static tess_status logits_of(const head *h, uint64_t first, uint64_t rows, void *y, int32_t wide) {
     ops_factors f = { .rows = (int64_t)rows, .columns = h->g->d.vocabulary };
+    uint64_t elems = rows > 1 ? rows * h->g->pitch : (uint64_t)h->g->d.vocabulary;
     f.depth = (int64_t)h->g->rows.width, f.a = factor_row(h, h->normal, first), f.b = h->e.head;
-    f.y = h->logits, f.y_pitch = (int64_t)h->g->pitch, f.turn_b = f.wide = 1;
+    f.y = y, f.y_pitch = (int64_t)h->g->pitch, f.turn_b = 1, f.wide = wide;
     OPS_TRY(h->g->t->product(h->m->o, &f, h->inner));
-    return h->g->d.logit_cap > 0 ? h->g->t->cap(h->m->o, h->logits, rows * h->g->pitch, h->g->d.logit_cap) : TESS_OK;
+    return h->g->d.logit_cap > 0 ? h->g->t->cap(h->m->o, y, elems, h->g->d.logit_cap, wide) : TESS_OK;
 }
 
-static ops_row_loss loss_of(const head *h, uint64_t first) {
+/* Writes the losses of a chunk; training replaces the logits by their gradient. */
+static tess_status losses_of(const head *h, uint64_t first) {
     uint64_t count = model__batch(h->m, h->call)->count, rows = rows_from(h->g, first);
-    ops_row_loss l = { .logits = h->logits, .labels = h->targets + first, .dlogits = h->dlogits, .rows = rows };
-    l.stats = h->row_stats ? h->row_stats + 2 * first : NULL;
-    l.classes = (uint64_t)h->g->d.vocabulary, l.pitch = h->g->pitch;
+    ops_row_loss l = { .logits = h->logits, .labels = h->targets + first, .losses = h->losses, .first = first };
+    l.classes = (uint64_t)h->g->d.vocabulary, l.pitch = h->g->pitch, l.rows = rows;
     l.count = count < first ? 0 : count - first < rows ? count - first : rows;
     l.mean = count ? (float)(1.0 / (double)count) : 0, l.cap = h->g->d.logit_cap;
-    l.scale = model__loss_scale(h->call);
+    l.scale = model__loss_scale(h->call), l.slopes = trains(h->call);
     l.divisor = &((const model_batch *)h->call->batch)->divisor;
-    return l;
+    return h->g->t->loss(h->m->o, &l);
 }
 
 static tess_status input_gradient(const head *h, uint64_t first) {
     ops_factors f = { .rows = (int64_t)rows_from(h->g, first), .columns = (int64_t)h->g->rows.width };
-    f.depth = h->g->d.vocabulary, f.a = h->dlogits, f.a_pitch = (int64_t)h->g->pitch;
+    f.depth = h->g->d.vocabulary, f.a = h->logits, f.a_pitch = (int64_t)h->g->pitch;
     f.b = h->e.head, f.y = factor_row(h, h->d, first);
     return h->g->t->product(h->m->o, &f, h->inner);
 }
@@ -246,88 +205,77 @@ static tess_status input_gradient(const head *h, uint64_t first) {
  * so this one adds too. */
 static tess_status weight_gradient(const head *h, uint64_t first) {
     ops_factors f = { .rows = h->g->d.vocabulary, .columns = (int64_t)h->g->rows.width };
-    f.depth = (int64_t)rows_from(h->g, first), f.a = h->dlogits, f.a_pitch = (int64_t)h->g->pitch, f.turn_a = 1;
+    f.depth = (int64_t)rows_from(h->g, first), f.a = h->logits, f.a_pitch = (int64_t)h->g->pitch, f.turn_a = 1;
     f.b = factor_row(h, h->normal, first), f.y = h->e.dhead, f.wide = 1;
     f.add = first > 0 || !h->m->stores_grads || !h->m->options.untied;
     return h->e.dhead ? h->g->t->product(h->m->o, &f, h->inner) : TESS_OK;
 }
 
-/* ---- forward ----- */
-static tess_status copy_row(const head *h, uint64_t row) {
-    return h->m->o->t->copy(h->m->o, h->logits + row * h->g->pitch, lm_logits(h->call->output),
-                            (uint64_t)h->g->d.vocabulary * sizeof(float));
-}
-
-static tess_status copy_logits(const head *h, uint64_t first) {
+/* ---- the loss ----- */
+/* Computes the row whose logits the result has, in fp32. */
+static tess_status wanted_logits(const head *h) {
     const model_batch *batch = model__batch(h->m, h->call);
-    uint64_t row = batch->logits_row - first;
-    int is_here = batch->want_logits && batch->logits_row >= first && row < rows_from(h->g, first);
-    return is_here ? copy_row(h, row) : TESS_OK;
+    int has = batch->want_logits && batch->logits_row < h->g->rows.rows;
+    return has ? logits_of(h, batch->logits_row, 1, lm_logits(h->call->output), 1) : TESS_OK;
 }
 
-static tess_status chunk_forward(const head *h, uint64_t first) {
-    ops_row_loss l = loss_of(h, first);
-    l.losses = h->losses, l.first = first;
-    OPS_TRY(logits_of(h, first, l.rows));
-    OPS_TRY(copy_logits(h, first));
-    return h->g->t->loss(h->m->o, &l);
+static tess_status chunk(const head *h, uint64_t first) {
+    OPS_TRY(logits_of(h, first, rows_from(h->g, first), h->logits, 0));
+    OPS_TRY(losses_of(h, first));
+    if (!trains(h->call))
+        return TESS_OK;
+    OPS_TRY(input_gradient(h, first));
+    return weight_gradient(h, first);
 }
 
-static tess_status one_forward(const head *h) {
-    OPS_TRY(logits_of(h, 0, 1));
-    OPS_TRY(copy_row(h, 0));
+static tess_status begin(head *h) {
+    OPS_TRY(widen_head(h));
+    OPS_TRY(normalise(h));
+    return h->m->o->t->zero(h->m->o, h->call->output, h->m->desc.result_bytes);
+}
+
+/* Writes the result, and in training the gradient of the matrix and of what it multiplies. */
+static tess_status whole_batch(const head *h) {
+    const model *m = h->m;
+    OPS_TRY(ids_of(m, h->call, 1, h->targets));
+    OPS_TRY(wanted_logits(h));
+    for (uint64_t first = 0; first < h->g->rows.rows; first += h->g->head_rows)
+        OPS_TRY(chunk(h, first));
+    return h->g->t->loss_sum(m->o, h->losses, model__batch(m, h->call)->count, h->targets,
+                             &((const model_batch *)h->call->batch)->divisor, model__loss(h->call));
+}
+
+static tess_status one_position(const head *h) {
     device_decoder *g = h->m->own;
+    OPS_TRY(logits_of(h, 0, 1, lm_logits(h->call->output), 1));
     g->d.filled = g->d.position + 1;
     return TESS_OK;
 }
 
 static tess_status head_forward(void *user, const tess_block_call *call) {
     model *m = user;
-    head h = forward_head(m, call, call->scratch);
-    OPS_TRY(widen_head(&h));
-    OPS_TRY(normalise(&h));
-    OPS_TRY(m->o->t->zero(m->o, call->output, m->desc.result_bytes));
-    if (device_one_position(m, call))
-        return one_forward(&h);
-    OPS_TRY(ids_of(m, call, 1, h.targets));
-    for (uint64_t first = 0; first < h.g->rows.rows; first += h.g->head_rows)
-        OPS_TRY(chunk_forward(&h, first));
-    return h.g->t->loss_sum(m->o, h.losses, model__batch(m, call)->count, h.targets,
-                            &((const model_batch *)call->batch)->divisor, model__loss(call));
+    head h = head_of(m, call, call->scratch, 0);
+    if (trains(call)) /* backward does it all */
+        return TESS_OK;
+    OPS_TRY(begin(&h));
+    return device_one_position(m, call) ? one_position(&h) : whole_batch(&h);
 }
 
-/* ---- backward ----- */
-static tess_status chunk_backward(const head *h, uint64_t first) {
-    ops_row_loss l = loss_of(h, first);
-    OPS_TRY(logits_of(h, first, l.rows));
-    OPS_TRY(h->g->t->loss_slopes(h->m->o, &l));
-    OPS_TRY(input_gradient(h, first));
-    return weight_gradient(h, first);
-}
-
+/* ---- training ----- */
 static tess_status norm_backward(const head *h) {
     const tess_block_call *call = h->call;
     ops_columns of = { .x = call->input, .dy = h->d, .stats = h->stats, .width = h->g->rows.width };
     ops_norm_backward n = { .of = h->g->rows, .x = call->input, .w = h->e.norm_w, .dy = h->d };
     n.b = h->e.norm_b, n.about_zero = h->g->d.about_zero, n.one_more = h->g->d.one_more;
-    n.stats = h->stats, n.dx = call->grad_input, n.normal = keeps_gradient(h->g) ? h->normal : NULL;
+    n.stats = h->stats, n.dx = call->grad_input;
     of.dw = h->e.norm_dw, of.db = h->e.norm_db;
     return h->g->t->norm_backward_columns(h->m->o, &n, &of, 1, !h->m->stores_grads, h->inner);
 }
 
 static tess_status head_backward(void *user, const tess_block_call *call) {
-    model *m = user;
-    head h = backward_head(m, call, call->scratch);
-    OPS_TRY(widen_head(&h));
-    if (keeps_gradient(h.g)) {
-        OPS_TRY(input_gradient(&h, 0));
-        OPS_TRY(norm_backward(&h));
-        return weight_gradient(&h, 0);
-    }
-    OPS_TRY(normalise(&h));
-    OPS_TRY(ids_of(m, call, 1, h.targets));
-    for (uint64_t first = 0; first < h.g->rows.rows; first += h.g->head_rows)
-        OPS_TRY(chunk_backward(&h, first));
+    head h = head_of(user, call, call->scratch, 1);
+    OPS_TRY(begin(&h));
+    OPS_TRY(whole_batch(&h));
     return norm_backward(&h);
 }
 
@@ -341,12 +289,18 @@ void device_measure_embed(const decoder *d, model_block *b) {
     b->backward = embed_backward;
 }
 
+/* Returns the rows of a chunk if all have about as many, and none more than `most`. */
+static uint64_t even_rows(uint64_t rows, uint64_t most) {
+    uint64_t chunks = (rows + most - 1) / most, even = ((rows + chunks - 1) / chunks + 63) / 64 * 64;
+    return even < most ? even : most;
+}
+
 /* Chooses as many rows as fit into the scratch that a layer's backward needs anyway, so that the head does not raise
- * the step's peak. The least is LEAST_ROWS. */
+ * the step's peak. The least is LEAST_BYTES. */
 static void choose_rows(const model *m, uint64_t layer_scratch) {
     device_decoder *g = m->own;
-    uint64_t row = g->pitch * (sizeof(float) + g->d.elem), fit = layer_scratch / row / 64 * 64;
-    fit = fit < LEAST_ROWS ? LEAST_ROWS : fit;
+    uint64_t fit = layer_scratch / (g->pitch * g->d.elem) / 64 * 64, least = LEAST_BYTES / g->d.elem;
+    fit = even_rows(g->rows.rows, fit < least ? least : fit);
     fit = m->options.head_rows ? (uint64_t)m->options.head_rows : fit;
     g->head_rows = fit < g->rows.rows ? fit : g->rows.rows;
 }
@@ -363,13 +317,12 @@ static ops_scratch need_head(const device_decoder *g) {
 void device_measure_head(decoder *d, model_block *b) {
     model *m = d->m;
     device_decoder *g = m->own;
-    head kept = { 0 };
     g->pitch = ((uint64_t)d->vocabulary + 7) / 8 * 8;
     choose_rows(m, d->t->backward_need(d, DECODER_WHOLE));
     ops_scratch need = need_head(g);
-    b->saved_bytes = (uint64_t)(uintptr_t)cut_kept(m, &kept, NULL);
-    b->forward_scratch_bytes = (uint64_t)(uintptr_t)forward_head(m, NULL, NULL).inner + need.forward_bytes;
-    b->backward_scratch_bytes = (uint64_t)(uintptr_t)backward_head(m, NULL, NULL).inner + need.backward_bytes;
+    b->flags = TESS_BLOCK_LATE_RESULT;
+    b->forward_scratch_bytes = (uint64_t)(uintptr_t)head_of(m, NULL, NULL, 0).inner + need.forward_bytes;
+    b->backward_scratch_bytes = (uint64_t)(uintptr_t)head_of(m, NULL, NULL, 1).inner + need.backward_bytes;
     b->forward = head_forward;
     b->backward = head_backward;
 }

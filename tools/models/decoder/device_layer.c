@@ -3,27 +3,19 @@
 #include "device.h"
 
 /* ---- products -------------------------------------------------------------------------------------------- */
-enum { MOST_BESIDE = 3 };
-typedef struct { /* products of the same rows with several matrices; a row of the result holds their results in this
-                    order */
-    int32_t n, place[MOST_BESIDE];
-    int64_t inputs, width[MOST_BESIDE], all;
-    int32_t bias[MOST_BESIDE]; /* indices of parameters */
-} beside;
-
-static beside one(int32_t place, int64_t inputs, int64_t outputs, int32_t bias) {
-    return (beside){ 1, { place }, inputs, { outputs }, outputs, { bias } };
+static device_beside one(int32_t place, int64_t inputs, int64_t outputs, int32_t bias) {
+    return (device_beside){ 1, { place }, inputs, { outputs }, outputs, { bias } };
 }
 
 /* Returns the products of a half's normalised rows. */
-static beside first_of(const decoder *d, int half) {
-    const beside qkv = { 3,
-                         { DECODER_Q_W, DECODER_K_W, DECODER_V_W },
-                         d->width,
-                         { d->q_width, d->kv_width, d->kv_width },
-                         d->qkv_width,
-                         { DECODER_Q_B, DECODER_K_B, DECODER_V_B } };
-    const beside feed = {
+static device_beside first_of(const decoder *d, int half) {
+    const device_beside qkv = { 3,
+                                { DECODER_Q_W, DECODER_K_W, DECODER_V_W },
+                                d->width,
+                                { d->q_width, d->kv_width, d->kv_width },
+                                d->qkv_width,
+                                { DECODER_Q_B, DECODER_K_B, DECODER_V_B } };
+    const device_beside feed = {
         2, { DECODER_GATE_W, DECODER_UP_W }, d->width, { d->hidden, d->hidden }, 2 * d->hidden, { -1, -1 }
     };
     if (half == DECODER_FEED)
@@ -32,31 +24,9 @@ static beside first_of(const decoder *d, int half) {
 }
 
 /* Returns the last product of a half. */
-static beside last_of(const decoder *d, int half) {
+static device_beside last_of(const decoder *d, int half) {
     return half == DECODER_FEED ? one(DECODER_DOWN_W, d->hidden, d->width, -1)
                                 : one(DECODER_O_W, d->q_width, d->width, -1);
-}
-
-/* Adjacent matrices count as one matrix. They are adjacent if they lie in one unit without gaps. */
-static beside as_few(const decoder *d, const beside *b, const void *const *at, uint64_t elem) {
-    if (decoder_widens(d, d->m->options.lora.matrices))
-        return *b;
-    for (int32_t i = 1; i < b->n; i++) {
-        const char *before = at[d->at[b->place[i - 1]]];
-        if (!before || before + (uint64_t)(b->width[i - 1] * b->inputs) * elem != at[d->at[b->place[i]]])
-            return *b;
-    }
-    return one(b->place[0], b->inputs, b->all, b->bias[0]);
-}
-
-/* Returns whether their biases, if any, are adjacent and so count as one vector. */
-static int is_one_bias(const decoder_chunk *c, const beside *b) {
-    for (int32_t i = 1; i < b->n; i++) {
-        const char *before = decoder_weight(c, b->bias[i - 1]), *bias = decoder_weight(c, b->bias[i]);
-        if (bias && before + (uint64_t)b->width[i - 1] * c->d->elem != bias)
-            return 0;
-    }
-    return 1;
 }
 
 static tess_status multiply(const decoder_chunk *c, const ops_factors *f) {
@@ -65,7 +35,7 @@ static tess_status multiply(const decoder_chunk *c, const ops_factors *f) {
 
 typedef tess_status (*adapting)(const decoder_chunk *, const device_adapted *);
 
-static int has_adapters(const decoder *d, const beside *b) {
+static int has_adapters(const decoder *d, const device_beside *b) {
     int has = 0;
     for (int32_t i = 0; i < b->n; i++)
         has |= device_adapts(d, b->place[i]);
@@ -73,7 +43,7 @@ static int has_adapters(const decoder *d, const beside *b) {
 }
 
 /* Calls `one` for each product. x is their common input or its gradient, y the first result or its gradient. */
-static tess_status adapt(const decoder_chunk *c, const beside *b, adapting one, const void *x, const void *y) {
+static tess_status adapt(const decoder_chunk *c, const device_beside *b, adapting one, const void *x, const void *y) {
     for (int64_t i = 0, at = 0; i < b->n; at += b->width[i++]) {
         device_adapted a = { b->place[i],
                              (int64_t)device_rows_of(c->d->m, c->call).rows,
@@ -88,8 +58,10 @@ static tess_status adapt(const decoder_chunk *c, const beside *b, adapting one, 
 }
 
 /* `with` says what follows the product and its bias, and whether the result is added. */
-static tess_status product(const decoder_chunk *c, beside of, const void *x, void *y, const ops_factors *with) {
-    beside b = is_one_bias(c, &of) ? as_few(c->d, &of, c->call->params, c->d->elem) : of;
+static tess_status product(const decoder_chunk *c, device_beside of, const void *x, void *y, const ops_factors *with) {
+    if (device_in_fp8(c, &of))
+        return device_product_fp8(c, &of, device_is_one_bias(c, &of), x, y, with);
+    device_beside b = device_is_one_bias(c, &of) ? device_as_few(c->d, &of, c->call->params, c->d->elem) : of;
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = *with;
         f.rows = (int64_t)device_rows_of(c->d->m, c->call).rows, f.columns = b.width[i], f.depth = b.inputs, f.a = x;
@@ -100,9 +72,11 @@ static tess_status product(const decoder_chunk *c, beside of, const void *x, voi
     return adapt(c, &of, device_adapt, x, y);
 }
 
-static tess_status input_gradient(const decoder_chunk *c, beside of, const void *dy, void *dx,
+static tess_status input_gradient(const decoder_chunk *c, device_beside of, const void *dy, void *dx,
                                   const ops_factors *with) {
-    beside b = as_few(c->d, &of, c->call->params, c->d->elem);
+    if (device_in_fp8(c, &of))
+        return device_input_gradient_fp8(c, &of, dy, dx, with);
+    device_beside b = device_as_few(c->d, &of, c->call->params, c->d->elem);
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = *with;
         f.rows = c->rows, f.columns = b.inputs, f.depth = b.width[i], f.a = decoder_at(c->d, dy, at), f.a_pitch = b.all;
@@ -113,8 +87,10 @@ static tess_status input_gradient(const decoder_chunk *c, beside of, const void 
     return adapt(c, &of, device_adapt_input, dx, dy);
 }
 
-static tess_status weight_gradient(const decoder_chunk *c, beside of, const void *x, const void *dy) {
-    beside b = as_few(c->d, &of, (const void *const *)c->call->grads, sizeof(float));
+static tess_status weight_gradient(const decoder_chunk *c, device_beside of, const void *x, const void *dy) {
+    if (device_in_fp8(c, &of))
+        return device_weight_gradient_fp8(c, &of, x, dy);
+    device_beside b = device_as_few(c->d, &of, (const void *const *)c->call->grads, sizeof(float));
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = { .rows = b.width[i], .columns = b.inputs, .depth = c->rows, .b = x, .turn_a = 1, .wide = 1 };
         f.a = decoder_at(c->d, dy, at), f.a_pitch = b.all, f.y = decoder_grad(c, b.place[i]);
@@ -155,7 +131,7 @@ static void *feed_of(const decoder_chunk *c) {
 /* The product applies GELU itself, and keeps GELU's input for backward. */
 static tess_status project(decoder_chunk *c, int half) {
     const decoder *d = c->d;
-    beside of = first_of(d, half);
+    device_beside of = first_of(d, half);
     int is_feed = half == DECODER_FEED, gelu = is_feed && !d->gated, apart = gelu && has_adapters(d, &of);
     ops_factors with = { .gelu = gelu && !apart };
     with.before = with.gelu && c->call->saved ? c->k.up : NULL;
@@ -311,7 +287,7 @@ static tess_status activate_backward(decoder_chunk *c) {
     const model *m = d->m;
     const device_decoder *g = device_of(m);
     decoder_rooms *z = &c->z;
-    beside down = last_of(d, DECODER_FEED);
+    device_beside down = last_of(d, DECODER_FEED);
     ops_dropout drop = decoder_drop(c, DECODER_FEED);
     OPS_TRY(g->t->mask(m->o, &g->rows, &drop, c->call->grad_output, z->masked2, &z->dy));
     if (d->after_norms) {
@@ -337,7 +313,7 @@ static tess_status attend_backward(decoder_chunk *c) {
     const device_decoder *g = device_of(m);
     const decoder_rooms *z = &c->z;
     device_view v = device_view_of(c->l, c->call, c->k.qkv);
-    beside out = last_of(d, DECODER_ATTENTION);
+    device_beside out = last_of(d, DECODER_ATTENTION);
     ops_rotation back = rotation_of(c, z->wide, 1);
     OPS_TRY(weight_gradient(c, out, c->k.attended, z->dattention));
     OPS_TRY(input_gradient(c, out, z->dattention, z->d2, &(ops_factors){ 0 }));
@@ -383,7 +359,7 @@ static tess_status norm1_backward(decoder_chunk *c) {
     const decoder_rooms *z = &c->z;
     uint64_t width = g->rows.width, h = (uint64_t)d->hidden, qkv = (uint64_t)d->qkv_width;
     ops_norm_backward n = norm_backward_of(c, DECODER_ATTENTION);
-    beside first = first_of(d, DECODER_ATTENTION);
+    device_beside first = first_of(d, DECODER_ATTENTION);
     n.x = c->call->input, n.dy = z->d2, n.add = z->dmiddle, n.dx = c->call->grad_input;
     ops_columns all[] = {
         { .x = c->k.middle, .dy = z->d1, .stats = c->k.stats2, .width = width },
@@ -405,7 +381,7 @@ static tess_status norm1_backward(decoder_chunk *c) {
 }
 
 static tess_status project_backward(decoder_chunk *c, int half) {
-    beside of = first_of(c->d, half);
+    device_beside of = first_of(c->d, half);
     const decoder_rooms *z = &c->z;
     int is_feed = half == DECODER_FEED;
     const char *dy = is_feed ? z->dfeed : z->wide;

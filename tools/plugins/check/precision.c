@@ -74,6 +74,9 @@ static void judge(check *c, const tess_param_view *p, const tess_precision_choic
                tess_dtype_name(x->compute));
     check_that(c, x->rounding <= TESS_ROUND_STOCHASTIC, "choose for %s: rounding is %u, which is none", of,
                x->rounding);
+    check_that(c, !x->products || (x->products == TESS_F8E4M3 && p->compute_mask >> TESS_F8E4M3 & 1),
+               "choose for %s: products are in %s, which the program does not round to", of,
+               tess_dtype_name(x->products));
     check_that(c, x->struct_size == sizeof *x, "choose wrote struct_size");
 }
 
@@ -83,7 +86,8 @@ static void choices(check *c) {
     for (int d = 0; d < REALS; d++)
         for (uint32_t flags = 0; flags < 4; flags++)
             for (uint32_t mask = 0; mask <= ALL_REALS; mask = mask ? mask << 1 : 1u << TESS_F16) {
-                tess_param_view p = param_of(reals[d], mask > 1u << TESS_F64 ? ALL_REALS : mask, flags);
+                int is_all = mask > 1u << TESS_F64;
+                tess_param_view p = param_of(reals[d], is_all ? ALL_REALS | 1u << TESS_F8E4M3 : mask, flags);
                 tess_precision_choice a, b;
                 tess_status s = choose(c, &p, &a, 0x5a), t = choose(c, &p, &b, 0xa5);
                 check_that(c, s == t, "choose for %s gives %s, then %s", tess_dtype_name(reals[d]), check_status(s),

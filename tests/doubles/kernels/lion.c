@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The kernels of plugins/optimizer-lion, on the host. */
-#include "../../plugins/optimizer-lion/kernels.h"
+#include "plugins/optimizer-lion/kernels.h"
 #include "double.h"
 
 const double_kernel *double__lion_kernels(void);

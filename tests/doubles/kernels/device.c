@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The kernels of plugins/device-cuda, on the host: every item in turn, whatever the grid. */
-#include "../../plugins/device-cuda/kernels_blocks.h"
-#include "../../plugins/device-cuda/kernels_many.h"
+#include "plugins/device-cuda/kernels_blocks.h"
+#include "plugins/device-cuda/kernels_many.h"
 #include "double.h"
 
 const double_kernel *double__device_kernels(void);

@@ -4,7 +4,7 @@
 
 #include <tessera/plugin_helpers.h>
 
-#include "../../plugins/comm-nccl/kernels.h"
+#include "plugins/comm-nccl/kernels.h"
 
 static void describe_reduction(const void *args, double_access *access) {
     const tess_nccl_reduce_args *a = args;

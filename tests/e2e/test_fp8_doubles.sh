@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 240
+# processors: 2
+# Products in fp8 on the doubles: one digest for one, two and four GPUs, for units that part a layer's matrices, with graphs and without;
+# planned bytes; losses near the CPU's; cuBLASLt multiplies all of a layer's products. A GPU and a library that cannot are one line.
+. "$SOURCE/tests/e2e/lib.sh"
+needs_doubles tests/doubles/libnccl.so.2 tests/doubles/libcublasLt.so.13 plugins/libtessera-comm-nccl.so
+steps=6
+llama="llama $(brief_text) --batch 2 --layers 2 --heads 4 --width 64 --context 16 --deterministic --precision bf16:products=fp8"
+digest=
+run() { # run OPTIONS…: one digest, exact books
+  expect 0 on_double "$TESSERA" train $llama --steps $steps --device cuda --quiet --json=gpu.json "$@"
+  [ "$(summary peak_device_bytes gpu.json)" = "$(summary planned_peak_device_bytes gpu.json)" ] ||
+    fail "$*: peak $(summary peak_device_bytes gpu.json), planned $(summary planned_peak_device_bytes gpu.json)"
+  [ -n "${SANITIZE:-}" ] || [ "$(summary step_allocations gpu.json)" = 0 ] || fail "$*: $(summary step_allocations gpu.json) allocations in steps"
+  : "${digest:=$(summary params_digest gpu.json)}"
+  [ "$(summary params_digest gpu.json)" = "$digest" ] || fail "another digest: $*"
+}
+run --accum 4
+grep -q ", 7 of a layer's 7 matrices in fp8 products" gpu.json || fail "no word of fp8: $(head -c 2000 gpu.json)"
+loss=$(summary loss gpu.json)
+TESSERA_GRAPHS=0 run --accum 4 --activations recompute
+run --accum 4 --wrap size:9000 --offload cpu # which puts a layer's matrices into units of their own
+run -n 2 --accum 2 --sync end --strategy grad_op
+run -n 4 --wrap none
+
+expect 0 "$TESSERA" train $llama --steps $steps --accum 4 --quiet --json=cpu.json
+awk -v a="$loss" -v b="$(summary loss cpu.json)" 'BEGIN { d = a - b; exit !(a > 0 && (d < 0 ? -d : d) <= 0.005 * b) }' ||
+  fail "loss $loss, on the CPU $(summary loss cpu.json)"
+
+# Twelve products of a layer by cuBLASLt in a step, and none by cuBLAS but the head's.
+for n in 2 3; do
+  rm -f calls
+  TESSERA_GRAPHS=0 TESSERA_DOUBLE_LOG=calls expect 0 on_double "$TESSERA" train $llama --steps $n --device cuda --quiet
+  count() { awk -v name="$1" '$2 == name { n += $3 } END { print n + 0 }' calls; }
+  eval "lt$n=$(count cublasLtMatmul) gemm$n=$(count cublasGemm)"
+done
+[ $((lt3 - lt2)) = 24 ] || fail "$((lt3 - lt2)) products of a step by cuBLASLt, expected 24"
+[ $((gemm3 - gemm2)) = 3 ] || fail "$((gemm3 - gemm2)) products of a step by cuBLAS, expected the head's 3"
+
+refused() { # refused CODE TEXT VARIABLE…
+  local code=$1 text=$2
+  shift 2
+  expect "$code" on_double env "$@" "$TESSERA" train $llama --steps 1 --device cuda --quiet
+  grep -qF "$text" err && [ "$(grep -c . err)" = 1 ] || fail "expected '$text': $(cat err)"
+}
+refused 3 "products in fp8 need compute capability 8.9, this GPU has 8.0: TESSERA_PRECISION=bf16" TESSERA_DOUBLE_CAPABILITY=80
+refused 3 "cuBLASLt has no product in fp8 of 32 x 64 by 64 x " TESSERA_DOUBLE_FAIL=cublasLtMatmulAlgoGetHeuristic:1
+echo "products in fp8: one digest for one, two and four GPUs, bytes as planned"
