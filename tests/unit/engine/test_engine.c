@@ -259,6 +259,27 @@ static void test_engine__summoned_parameters_are_the_trained_ones(void **state) 
     assert_int_equal(tess_close(t), TESS_E_INVALID);
 }
 
+/* Copies with NaN behind them are for passes. What is summoned is read where it lies. */
+static void test_engine__what_is_summoned_under_strict_lies_in_its_own_place(void **state) {
+    (void)state;
+    toy m;
+    setenv("TESSERA_STRICT", "1", 1);
+    tess *t = open_toy(&m, 0);
+    unsetenv("TESSERA_STRICT");
+    const char *embed[1], *again[1];
+    assert_int_equal(tess_summon_begin(t, m.scope[0], embed, 1), TESS_OK);
+    const tess__param *p = &t->plan.model.params[0];
+    assert_true(t->pass.guard && t->plan.layout.groups[p->group].in_place);
+    const char *place = tess__address_of(t, TESS__MASTER, p->group);
+    assert_ptr_equal(embed[0], place + p->offset * sizeof(float));
+    assert_int_equal(tess_summon_end(t, m.scope[0]), TESS_OK);
+    assert_int_equal(tess_pass(t, TESS_PASS_EVAL), TESS_OK); /* which has its copies again */
+    assert_int_equal(tess_forward_begin(t, m.scope[0], again, 1), TESS_OK);
+    assert_ptr_not_equal(again[0], embed[0]);
+    assert_int_equal(tess_forward_end(t, m.scope[0]), TESS_OK);
+    tess_close(t);
+}
+
 static void test_engine__a_released_pointer_reads_nan_under_strict(void **state) {
     (void)state;
     if (TESS__CHECKING)
@@ -716,6 +737,7 @@ int main(void) {
         cmocka_unit_test(test_engine__two_forwards_and_nested_scopes_reduce_once),
         cmocka_unit_test(test_engine__departing_under_strict_is_an_error_that_names_both),
         cmocka_unit_test(test_engine__summoned_parameters_are_the_trained_ones),
+        cmocka_unit_test(test_engine__what_is_summoned_under_strict_lies_in_its_own_place),
         cmocka_unit_test(test_engine__a_released_pointer_reads_nan_under_strict),
         cmocka_unit_test(test_engine__touches_the_step_arena_up_to_the_planned_byte),
         cmocka_unit_test(test_engine__accumulation_in_the_tree_equals_more_ranks_order),

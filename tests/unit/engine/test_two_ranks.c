@@ -360,7 +360,7 @@ static int spans(void) {
     return 0;
 }
 
-/* FILE: none passes a barrier before the slowest has come. */
+/* FILE: none passes a barrier before the slowest has come. Many values are summed in pieces, each once. */
 static int barrier(const char *file) {
     tess *t = NULL;
     toy m;
@@ -371,6 +371,13 @@ static int barrier(const char *file) {
     }
     CHECK(!tess_barrier(t));
     CHECK(access(file, F_OK) == 0);
+    enum { MANY = 100003 }; /* more than goes at once */
+    static double sums[MANY];
+    for (int i = 0; i < MANY; i++)
+        sums[i] = i + own_rank;
+    CHECK(!tess_all_reduce(t, sums, MANY, TESS_F64, TESS_SUM));
+    for (int i = 0; i < MANY; i++)
+        CHECK(sums[i] == 2 * i + 1);
     CHECK(!tess_close(t));
     return 0;
 }

@@ -11,6 +11,7 @@
 
 #include "core/engine/state.h"
 #include "core/plan/activations.h"
+#include "core/runtime/measure.h"
 
 enum { LAYERS = 5, BLOCKS = LAYERS + 2 };
 
@@ -74,6 +75,30 @@ static void test_activations__a_text_means_blocks(void **state) {
     expect_modes("recompute:every=2", "krkrkrk");
     expect_modes("offload,keep:h.3,recompute:every=3", "oroo"
                                                        "roo");
+}
+
+/* What a selective block saves is planned as it is measured: less than it saves whole, in the modes that differ. */
+static void test_activations__what_is_saved_in_part_is_measured_so(void **state) {
+    static const char *const specs[] = { "selective", "keep", "recompute:h.1,selective:h.[2-4]" };
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        tess *t;
+        tess__needs needs = { NULL };
+        int whole = 0, in_part = 0;
+        assert_int_equal(plan(specs[i], 0, &t), TESS_E_PLANNED);
+        assert_int_equal(tess__needs_create(&needs, &t->plan.setup, &t->plan.layout), TESS_OK);
+        const tess__program *p = &t->plan.programs[TESS__P_TRAIN];
+        for (int32_t b = 0; b < p->n_buffers; b++)
+            if (p->buffers[b].role == TESS__SAVED) {
+                assert_int_equal(tess__measure(&t->plan, &needs, p, NULL, NULL, TESS__SAVED, p->buffers[b].index),
+                                 p->buffers[b].bytes);
+                whole += p->buffers[b].bytes == 40960;
+                in_part += p->buffers[b].bytes == 12288;
+            }
+        assert_true((whole > 0) == (i > 0) && (in_part > 0) == (i != 1));
+        tess__needs_free(&needs);
+        tess_close(t);
+    }
 }
 
 static void refuse(const char *spec, const char *words) {
@@ -276,6 +301,7 @@ int main(void) {
     setenv("TESSERA_LOG", "error", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_activations__a_text_means_blocks),
+        cmocka_unit_test(test_activations__what_is_saved_in_part_is_measured_so),
         cmocka_unit_test(test_activations__what_means_nothing_is_refused),
         cmocka_unit_test(test_activations__auto_passes_over_nothing_cheaper_that_fits),
         cmocka_unit_test(test_activations__auto_with_offload_passes_over_nothing_cheaper_that_fits),

@@ -6,8 +6,15 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "core/recovery/recut.c"
+#include "core/engine/values.h"
 #include "tests/support/toy.h"
+
+static tess__owned pretended; /* what a rank owns; nothing: what the engine says */
+static tess__owned owned_now(const tess *t, uint32_t of, int32_t param) {
+    return pretended.piece.elems ? pretended : tess__owned_at(t, of, param);
+}
+#define tess__owned_at owned_now
+#include "core/recovery/recut.c"
 
 static char common[700]; /* of the program's own */
 enum { PIECE = 512 };    /* of a block's values, too: every part of an image begins in one piece and ends in another */
@@ -83,16 +90,31 @@ static void test_recut__pieces_of_an_image_come_to_their_places(void **state) {
     tess__carry carry = { .plan = t->plan };
     cutting c = { .t = t };
     t->mirror.carry = &carry;
-    take_pieces(&c, image, bytes, 0);
-    take_pieces(&c, image, bytes, 1);
+    comparing x = { .t = t, .image = image };
+    for (int backward = 0; backward < 2; backward++) {
+        take_pieces(&c, image, bytes, backward);
+        assert_int_equal(tess__image_each(&t->plan.setup, &t->plan.layout, compare_part, &x), TESS_OK);
+    }
     c.rank = 1; /* another rank's statistics and bytes leave those of rank 0 as they are */
     assert_int_equal(tess__image_each(&t->plan.setup, &t->plan.layout, turn_those, image), TESS_OK);
     take_pieces(&c, image, bytes, 0);
     assert_int_equal(tess__image_each(&t->plan.setup, &t->plan.layout, turn_those, image), TESS_OK);
     t->mirror.carry = NULL;
-    comparing x = { .t = t, .image = image };
     assert_int_equal(tess__image_each(&t->plan.setup, &t->plan.layout, compare_part, &x), TESS_OK);
     assert_true(x.blocks >= 2);
+    for (int i = 0; i < 8; i++) /* a rank that owns values 5 to 7 takes them out of what comes */
+        ((float *)(void *)image)[i] = (float)i;
+    float own[5] = { -1, -1, -1, -1, -1 };
+    pretended = (tess__owned){ .piece = { .in_param = 5, .elems = 3 }, .mem = TESS_MEM_HOST, .dtype = TESS_F32 };
+    pretended.at = (char *)(own + 1);
+    c.mem = TESS_MEM_HOST;
+    assert_int_equal(place_values(&c, TESS_OF_PARAM, 0, 3, 3, image + 12), TESS_OK); /* 3 to 5 */
+    assert_true(own[1] == 5 && own[2] == -1);
+    assert_int_equal(place_values(&c, TESS_OF_PARAM, 0, 6, 2, image + 24), TESS_OK);
+    assert_int_equal(place_values(&c, TESS_OF_PARAM, 0, 0, 5, image), TESS_OK); /* none of its own */
+    assert_int_equal(place_values(&c, TESS_OF_PARAM, 0, 8, 5, image), TESS_OK);
+    assert_true(own[0] == -1 && own[1] == 5 && own[2] == 6 && own[3] == 7 && own[4] == -1);
+    pretended.piece.elems = 0;
     free(image);
     assert_int_equal(tess_close(t), TESS_OK);
 }

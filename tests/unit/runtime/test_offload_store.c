@@ -156,6 +156,7 @@ static void test_offload_store__a_request_is_waited_for_once_whatever_it_says(vo
     assert_null(r);
     assert_int_equal(tess__offload_wait(&x, &r), TESS_OK);
     assert_int_equal(plugin.waited, 1);
+    assert_int_equal(atomic_load(&x.failed), 0);
     r = (tess_request *)&a_request;
     answers(TESS_E_DATA, "page 3 is blank");
     assert_int_equal(tess__offload_wait(&x, &r), TESS_E_DATA);
@@ -163,6 +164,7 @@ static void test_offload_store__a_request_is_waited_for_once_whatever_it_says(vo
     assert_string_equal(tess_last_error(), "offload paper: page 3 is blank");
     assert_int_equal(tess__offload_wait(&x, &r), TESS_OK);
     assert_int_equal(plugin.waited, 2);
+    assert_int_equal(atomic_load(&x.failed), 1); /* for good */
     tess__offload_close(&x);
 }
 
@@ -214,6 +216,7 @@ static void test_offload_store__what_runs_posts_and_waits(void **state) {
     assert_int_equal(tess__offload_run(&x, TESS_STORE_WRITE, at, memory, 8), TESS_E_SYSTEM);
     assert_string_equal(tess_last_error(), "offload paper: the pen is dry");
     assert_true(plugin.posted == 2 && plugin.waited == 1); /* nothing is under way */
+    assert_int_equal(atomic_load(&x.failed), 1);
     tess__offload_close(&x);
 }
 
