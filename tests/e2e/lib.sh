@@ -126,3 +126,5 @@ brief_checks="--skip comm/values_[ef]* --skip comm/large_* --skip comm/repeatabl
 on_double() { TESSERA_DOUBLE_RACES=1 LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=${leaks:-99} TESSERA_DOUBLE_DELAY_US=${delay:-5} "$@"; }
 # summary FIELD FILE: of the last line that a run writes with --json.
 summary() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
+# digest FILE: of the parameters, as its last line with one says.
+digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }

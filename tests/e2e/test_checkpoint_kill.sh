@@ -11,7 +11,6 @@ set -eu
 kills=${KILLS:-8} lost=0 loaded=0 torn=0 left=0
 model="convbn --image-size 15 --hidden 8 --batch 2 --threads 1 --quiet --deterministic -n 2" # its learning rate does not depend on --steps
 RANDOM=${SEED:-7}
-digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 newest() { local d; d=$(ls -d run/step-*/manifest.json 2>/dev/null | sort -V | tail -n 1); d=${d#run/step-}; echo $((10#0${d%%/*})); }
 kill_all() { # the launcher and its ranks, which are its children
   local ranks

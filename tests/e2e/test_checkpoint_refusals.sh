@@ -14,7 +14,6 @@ refuse() { # refuse PATTERN COMMAND…
   [ "$(wc -l <err)" = 1 ] && grep -Eq -- "$pattern" err || fail "no line '$pattern' of: $*: $(cat err)"
 }
 expect 0 "$TESSERA" train $linear --steps 4 --save run --save-every 2 --json=whole.json
-digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 
 # Damage of the newest: the one before is taken, and a line names the file; by its own name it is refused.
 goes_back() { # goes_back PATTERN

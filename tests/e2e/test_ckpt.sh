@@ -8,7 +8,6 @@ set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 gpt="gpt $(brief_text) --layers 2 --heads 2 --width 32 --context 16 --batch 2 --threads 1 --quiet"
 ckpt() { "$TESSERA" ckpt "$@"; }
-digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 expect 0 "$TESSERA" train $gpt -n 3 --steps 6 --save run --save-every 2 --json=whole.json --export exported
 [ "$(ls run)" = "$(printf 'step-000002\nstep-000004\nstep-000006')" ] || fail "saved: $(ls run)"
 expect 0 ckpt list run

@@ -11,7 +11,6 @@ set -eu
 shim="$BUILD/tests/support/disk_faults.so"
 linear="linear --steps 3 --quiet"
 save="--save $PWD/run --save-every 1 --checkpoint sync"
-digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 faulty() { env LD_PRELOAD="$shim" DISK_FAULT_DIR="$PWD/run" "$@"; }
 expect 0 "$TESSERA" train $linear --json=whole.json
 

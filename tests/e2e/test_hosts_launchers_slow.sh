@@ -18,7 +18,6 @@ torchrun=${TESSERA_TEST_TORCHRUN:-$(command -v torchrun)}
 unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT TESSERA_TEST_SSHD TESSERA_TEST_MPIEXEC TESSERA_TEST_TORCHRUN
 export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=60 TESSERA_HEARTBEAT=20
 hosts 4
-digest() { grep -aho '"params_digest":"[^"]*"' "$@" | sort -u; }
 mnist=(mnist --steps 3)
 gpt=(gpt --steps 2 --layers 1 --width 32 --heads 2 --context 64 --batch 32)
 shapes=("2 2 mnist" "4 1 gpt")

@@ -7,7 +7,6 @@
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 linear="linear --quiet --steps 5"
-digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 train() { expect 0 "$TESSERA" train $linear "$@"; }
 used() { rm -rf run && cp -r kept run; }
 refuse() { # refuse PATTERN COMMAND…

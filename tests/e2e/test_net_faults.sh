@@ -19,7 +19,6 @@ export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
 small=(gpt --layers 1 --width 32 --heads 2 --context 64 --batch 32)
 large=(mnist)
 
-digest() { grep -ho '"params_digest":"[^"]*"' "$@" | sort -u; }
 training() { grep -q '"event":"step","step":3,' run.0.out; }
 
 # launch MODEL HEARTBEAT STEPS [FAULT…]: a rank on each host; waits until they train. A fault here is there from the start.

@@ -21,7 +21,6 @@ pairs=${PAIRS:-1} count=${STRANGERS:-600} every_us=${EVERY_US:-2000} steps=${STE
 most=$((2 * pairs)) visits=0
 hosts_on_switch 2
 export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
-digest() { grep -ho '"params_digest":"[^"]*"' "$@" | sort -u; }
 seconds() { grep -o '"event":"summary".*' run.0.out | grep -o '"seconds":[0-9.e-]*' | cut -d: -f2; }
 
 launch() {

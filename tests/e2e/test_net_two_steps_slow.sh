@@ -17,7 +17,6 @@ turns=${TURNS:-5} steps=${STEPS:-30} rate=${RATE_KBIT:-1000000}
 hosts_mtu=9000
 hosts_on_switch 2
 export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
-digest() { grep -ho '"params_digest":"[^"]*"' "$@" | sort -u; }
 bytes_out() { wire count 0 1 | cut -d' ' -f2; }
 
 # train COMM STRATEGY: its step's median time is in $step (s), the link's bytes each way and step in $link.

@@ -11,7 +11,6 @@ set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 gpt="gpt $(brief_text) --layers 2 --heads 4 --width 64 --context 64 --batch 2 --threads 1 --quiet --deterministic"
 long="--steps 120" short="--steps 60" kills=${KILLS:-2}
-digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 field() { grep '"event":"summary"' "$1" | tail -n 1 | sed -E "s/.*\"$2\":([^,}]*).*/\\1/"; }
 steps() { local n; n=$(grep -c '"event":"step"' run.json 2>/dev/null) || n=${n:-0}; echo "$n"; }
 steps_after() { [ "$(steps)" -gt "$1" ]; }

@@ -8,7 +8,6 @@
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 gpt="gpt $(brief_text) --layers 2 --heads 2 --width 32 --context 16 --batch 1 --threads 1 --quiet --deterministic --steps 60"
-digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 field() { grep '"event":"summary"' "$1" | tail -n 1 | sed -E "s/.*\"$2\":([^,}]*).*/\\1/"; }
 expect 0 "$TESSERA" train $gpt -n 4 --accum 2 --json=whole.json
 

@@ -10,7 +10,6 @@ set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 kills=${KILLS:-20} every=5
 gpt="gpt --layers 2 --heads 4 --width 128 --context 64 --batch 2 --threads 1 --quiet --deterministic --steps 300 -n 4"
-digest() { grep -o '"params_digest":"[0-9a-f]*"' "$1" | tail -n 1; }
 field() { grep '"event":"summary"' run.json | tail -n 1 | sed -E "s/.*\"$1\":([^,}]*).*/\\1/"; }
 lines() { local n; n=$(grep -c '"event":"step"' "$json" 2>/dev/null) || n=${n:-0}; echo "$n"; }
 last() { grep -a '"event":"step"' "$json" 2>/dev/null | tail -n 1 | sed -E 's/.*"step":([0-9]+).*/\1/'; }

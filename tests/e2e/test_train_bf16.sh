@@ -7,7 +7,6 @@
 [ -e "$BUILD/plugins/libtessera-precision-bf16.so" ] || { echo "skipped: no precision-bf16 in this build"; exit 77; }
 ranks=2
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || ranks=1
-field() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
 small_mnist="mnist --batch 8 --steps 3"
 small_gpt="gpt $(brief_text) --batch 2 --layers 2 --heads 2 --width 32 --context 16 --steps 5"
 
@@ -15,15 +14,15 @@ for model in "$small_mnist" "$small_gpt"; do
   rm -f digests
   for strategy in full full grad_op none; do
     expect 0 "$TESSERA" train $model -n $ranks --precision bf16 --strategy $strategy --json=run.json
-    [ "$(field precision run.json)" = bf16 ] || fail "the summary's precision is $(field precision run.json)"
-    [ "$(field peak_device_bytes run.json)" = "$(field planned_peak_device_bytes run.json)" ] ||
-      fail "$model, $strategy: peak $(field peak_device_bytes run.json), planned $(field planned_peak_device_bytes run.json)"
-    [ "$(field step_allocations run.json)" = 0 ] || fail "$model: $(field step_allocations run.json) allocations in steps"
-    field params_digest run.json >>digests
+    [ "$(summary precision run.json)" = bf16 ] || fail "the summary's precision is $(summary precision run.json)"
+    [ "$(summary peak_device_bytes run.json)" = "$(summary planned_peak_device_bytes run.json)" ] ||
+      fail "$model, $strategy: peak $(summary peak_device_bytes run.json), planned $(summary planned_peak_device_bytes run.json)"
+    [ "$(summary step_allocations run.json)" = 0 ] || fail "$model: $(summary step_allocations run.json) allocations in steps"
+    summary params_digest run.json >>digests
   done
   [ "$(sort -u digests | wc -l)" = 1 ] || fail "$model: digests differ: $(cat digests)"
   expect 0 "$TESSERA" train $model -n $ranks --json=run.json
-  [ "$(field params_digest run.json)" != "$(head -1 digests)" ] || fail "$model: bf16 has the digest of fp32"
+  [ "$(summary params_digest run.json)" != "$(head -1 digests)" ] || fail "$model: bf16 has the digest of fp32"
 done
 expect 0 "$TESSERA" train linear -n $ranks --precision bf16
 grep -q "both equal the closed form" out || fail "linear in bf16: $(cat out)"

@@ -7,12 +7,11 @@
 . "$SOURCE/tests/e2e/lib.sh"
 most=3
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || most=1
-field() { sed -n '/"event": *"summary"/s/.*"'"$1"'": *"\{0,1\}\([^",}]*\).*/\1/p' "$2"; }
 train() { expect 0 "$TESSERA" train convbn --image-size 20 --hidden 16 --lr 0.01 "$@" --json=run.json; }
 planned() {
-  [ "$(field peak_device_bytes run.json)" = "$(field planned_peak_device_bytes run.json)" ] ||
-    fail "$*: peak $(field peak_device_bytes run.json), planned $(field planned_peak_device_bytes run.json)"
-  [ "$SANITIZE" ] || [ "$(field step_allocations run.json)" = 0 ] || fail "$*: $(field step_allocations run.json) allocations"
+  [ "$(summary peak_device_bytes run.json)" = "$(summary planned_peak_device_bytes run.json)" ] ||
+    fail "$*: peak $(summary peak_device_bytes run.json), planned $(summary planned_peak_device_bytes run.json)"
+  [ "$SANITIZE" ] || [ "$(summary step_allocations run.json)" = 0 ] || fail "$*: $(summary step_allocations run.json) allocations"
 }
 
 # With scopes each BatchNorm is a unit inside another.
@@ -26,7 +25,7 @@ for ranks in $(seq $most); do
     "--wrap size:100"; do
     train -n "$ranks" $how
     planned "$ranks ranks $how"
-    field params_digest run.json >>digests
+    summary params_digest run.json >>digests
     grep "loss with the running statistics" out >>running || fail "no evaluation: $(cat out)"
   done
   [ "$(sort -u digests | wc -l)" = 1 ] || fail "$ranks ranks: digests differ: $(cat digests)"
@@ -53,16 +52,16 @@ fi
 train -n 1 --export saved --steps 1
 grep -aq '"stem.1.running_mean"' saved/model.safetensors || fail "running statistics were not saved"
 train -n "$most" --resume saved --lr 0 --steps 1
-digest=$(field params_digest run.json)
+digest=$(summary params_digest run.json)
 train -n 1 --resume saved --lr 0 --steps 2
-[ "$digest" = "$(field params_digest run.json)" ] || fail "resumed parameters differ"
+[ "$digest" = "$(summary params_digest run.json)" ] || fail "resumed parameters differ"
 
 if [ -e "$BUILD/plugins/libtessera-precision-bf16.so" ]; then
   train -n "$most" --precision bf16
   planned bf16
-  digest=$(field params_digest run.json)
+  digest=$(summary params_digest run.json)
   train -n "$most" --precision bf16 --activations recompute --wrap none
-  [ "$digest" = "$(field params_digest run.json)" ] || fail "bf16 digests differ"
+  [ "$digest" = "$(summary params_digest run.json)" ] || fail "bf16 digests differ"
 fi
 expect 2 "$TESSERA" train convbn --image-size 2
 one_line err "tessera train: --image-size is '2', expected an integer from 3 to 4096"

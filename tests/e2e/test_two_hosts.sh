@@ -11,7 +11,6 @@ export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=60 TESSERA_HEARTBEAT=20
 hosts 3
 secret=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
 
-digest() { grep -ho '"params_digest":"[^"]*"' "$@" | sort -u; }
 
 # all_hosts N PREFIX COMMAND…: runs it on N hosts with $node set, outputs in PREFIX.R.out and .err; all must succeed.
 all_hosts() {

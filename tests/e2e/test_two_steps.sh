@@ -13,7 +13,6 @@ unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT TESSERA_C
 export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=60 TESSERA_HEARTBEAT=20 TESSERA_LOG=info
 hosts 2
 export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
-digest() { grep -ho '"params_digest":"[^"]*"' "$@" | sort -u; }
 
 # train COUNTS OPTIONS…: on both hosts; what host 0 sent is in $link and $loopback, and what it received over the link in $received.
 received_so_far() { on 0 cat /proc/net/dev | awk -F'[: ]+' '$2 == "eth0" {print $3}'; }

@@ -5,6 +5,8 @@
 hosts_mark=tess$$
 address=()
 address6=()
+# digest FILE…: of the parameters that the files of all hosts have, one line where they agree.
+digest() { grep -aho '"params_digest":"[^"]*"' "$@" | sort -u; }
 
 hosts_remove() {
   local name
