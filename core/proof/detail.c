@@ -330,9 +330,17 @@ tess_status tess__detail_instr(tess *t, tess__detail *d, const tess__instr *in) 
 
 /* ---- events ---------------------------------------------------------------------------------------- */
 
+static int is_backward(const tess__event *e) {
+    return e->type == TESS__BACKWARD_BEGIN || e->type == TESS__BACKWARD_END;
+}
+
+/* Forward's output, which the last block's backward may write. */
 static tess_status put_output(tess *t, tess__detail *d, const tess__event *e, tensor x) {
     int32_t i = t->plan.model.scopes[e->scope].block;
     if (t->plan.model.n_blocks == 0 || !t->memory.booked[TESS__OUTPUT][i])
+        return TESS_OK;
+    int late = (t->pass.kind & 15) == TESS_PASS_TRAIN && tess__result_is_late(&t->plan.model, i);
+    if (late ? e->type != TESS__BACKWARD_END : is_backward(e))
         return TESS_OK;
     x.what = "output";
     x.dtype = tess__scope_dtype(t, e->scope);
@@ -381,7 +389,7 @@ tess_status tess__detail_event(tess *t, tess__detail *d, const tess__event *e) {
     if (!d->lines || !is_here(t))
         return TESS_OK;
     d->n++;
-    int backward = e->type == TESS__BACKWARD_BEGIN || e->type == TESS__BACKWARD_END;
+    int backward = is_backward(e);
     d->backward |= backward;
     TRY(tess__streams_sync(&t->streams));
     tess__event_text(t, e, text, sizeof text);
@@ -389,8 +397,9 @@ tess_status tess__detail_event(tess *t, tess__detail *d, const tess__event *e) {
     x.stage = backward ? "backward" : e->type == TESS__RECOMPUTE_BEGIN ? "recomputation" : "forward";
     x.unit = x.name = t->plan.model.scopes[e->scope].name;
     x.alone = 1;
+    TRY(put_output(t, d, e, x));
     if (!backward)
-        return put_output(t, d, e, x);
+        return TESS_OK;
     TRY(put_input_gradient(t, d, e, x));
     return put_gradients(t, d, e, x);
 }
