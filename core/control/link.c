@@ -178,7 +178,8 @@ static ssize_t send_tls(tess__link *link, const struct iovec *parts, int n) {
     size_t bytes = 0;
     for (int i = 0; i < n && bytes < sizeof record; i++) {
         size_t part = parts[i].iov_len < sizeof record - bytes ? parts[i].iov_len : sizeof record - bytes;
-        memcpy(record + bytes, parts[i].iov_base, part);
+        if (part) /* an empty part may be nowhere */
+            memcpy(record + bytes, parts[i].iov_base, part);
         bytes += part;
     }
     return check_tls_result(link, SSL_write(link->tls, record, (int)bytes));

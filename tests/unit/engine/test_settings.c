@@ -61,6 +61,7 @@ static int forget_the_callers(void **state) {
 }
 
 static tess_status read_them(void) {
+    tess__given_free(&t.settings.given);
     assert_int_equal(tess__given_of(&t.settings.options, &t.settings.given), TESS_OK);
     tess__given_use(&t.settings.given);
     return tess__read_options(&t);
