@@ -18,7 +18,6 @@ void tess__q8_256_widen(const void *, float *, uint64_t, int, tess__cast_fn plai
 void tess__q8_512_widen(const void *, float *, uint64_t, int, tess__cast_fn plain);
 /** Sums of two, past the caches if `out` lies at a line. A pair is of blocks, through a block, into f32 (plugin.h,
  * TESS_KERNEL_Q8); 0 when it has a part of a block or one that is not of numbers: then `out` holds nothing. */
-typedef int (*tess__pair_fn)(const void *a, const void *b, void *out, uint64_t elems, int past);
 int tess__pair_q8_512(const void *a, const void *b, void *out, uint64_t elems, int past);
 int tess__pair_e4m3_512(const void *a, const void *b, void *out, uint64_t elems, int past);
 void tess__add_past(void *out, const void *a, const void *b, uint64_t elems);
