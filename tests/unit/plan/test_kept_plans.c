@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Plans of many settings equal those of kept_plans.txt: their bytes, and a digest of every program, its texts included. A
+/* Plans of many settings equal those of kept_plans.txt: their bytes, and a digest of every program, its texts included.
  * A change that no rule of test_compile names shows here, with the settings that it changes. */
 #include <stdarg.h>
 #include <setjmp.h>
@@ -121,7 +121,7 @@ static void draw_run(plan *f, char *text) {
     s->prefetch = draw(4), s->prefetch_fixed = draw(2);
     s->accum = 1 + 3 * draw(2), s->sync_each = draw(2), s->deterministic = draw(2);
     s->activations = draw(3);
-    s->activation_spec = (const char *const[]){ NULL,        NULL,         NULL,          "recompute:b,offload:d",
+    s->activation_spec = (const char *const[]){ NULL,        NULL,          NULL,          "recompute:b,offload:d",
                                                 "selective", "auto:120000", "auto,offload" }[draw(7)];
     s->step_in_pass = draw(2), s->no_clip = draw(2), s->norm_first = draw(4) == 0;
     s->late = draw(2), s->snapshot = draw(2), s->mirror = draw(2), s->ledger_every = draw(2), s->base_apart = draw(2);
