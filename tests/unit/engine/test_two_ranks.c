@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/log.h"
 #include "tests/support/ranks.h"
 #include "tests/support/toy.h"
 
@@ -365,6 +366,7 @@ static int barrier(const char *file) {
     tess *t = NULL;
     toy m;
     CHECK(!open_toy(&t, &m, 0, 0) && tess_rank(t) == own_rank && tess_ranks(t) == 2);
+    CHECK(tess__log_rank() == own_rank);
     if (own_rank == 1) {
         usleep(200000);
         CHECK(access(file, F_OK) != 0 && fclose(fopen(file, "w")) == 0);
