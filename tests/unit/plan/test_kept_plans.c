@@ -19,7 +19,7 @@ enum { CASES = 240, BLOCKS = 4, LINE = 900 };
 /* ---- plugins that decide something for each unit ---- */
 
 static tess_status choose_narrow(void *ctx, const tess_param_view *v, tess_precision_choice *out, tess_error *e) {
-    (void)v, (void)e;
+    (void)e;
     uint32_t sent = *(const int *)ctx ? TESS_Q8 : TESS_BF16;
     tess_precision_choice c = { .master = TESS_F32,
                                 .compute = TESS_BF16,
@@ -27,6 +27,13 @@ static tess_status choose_narrow(void *ctx, const tess_param_view *v, tess_preci
                                 .grad_local = *(const int *)ctx ? TESS_F32 : TESS_BF16,
                                 .grad_wire = sent,
                                 .accumulate = TESS_F32 };
+    if (v->dtype == TESS_F64)
+        c = (tess_precision_choice){ .master = TESS_F64,
+                                     .compute = TESS_F64,
+                                     .gather = TESS_F64,
+                                     .grad_local = TESS_F64,
+                                     .grad_wire = TESS_F64,
+                                     .accumulate = TESS_F64 };
     TESS_GIVE(out, &c);
     return TESS_OK;
 }
@@ -65,13 +72,15 @@ static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags,
                                .kernel = TESS_OPT_ADAMW,
                                .n_states = 2,
                                .state = { { TESS_F32, 1, "m" }, { TESS_F32, 1, "v" } } };
-    tess_grain whole = { .grain = TESS_GRAIN_MATRIX,
-                         .n_states = 2,
-                         .state = { { TESS_F32, 1, "m" }, { TESS_F32, 1, "v" } },
-                         .whole = *(const int *)ctx ? 3 : 0,
-                         .rows = 20,
-                         .cols = p->elems / 20,
-                         .scratch_bytes = 320 };
+    tess_grain whole = {
+        .grain = TESS_GRAIN_MATRIX,
+        .n_states = 4,
+        .state = { { TESS_F32, 1, "m" }, { TESS_F32, 1, "v" }, { TESS_F32, 1, "x" }, { TESS_F32, 1, "y" } },
+        .whole = *(const int *)ctx ? 11 : 0,
+        .rows = 20,
+        .cols = p->elems / 20,
+        .scratch_bytes = 320
+    };
     TESS_GIVE(out, strstr(p->name, ".w") ? &whole : &of_elements);
     return TESS_OK;
 }
@@ -164,11 +173,11 @@ static tess_status no_block(void *user, const tess_block_call *c) {
     return TESS_OK;
 }
 
-static void add_param(plan *f, const char *name, int64_t elems, uint32_t flags) {
+static void add_param(plan *f, const char *name, int64_t elems, uint32_t dtype, uint32_t flags) {
     tess_param_options o = { .struct_size = sizeof o,
-                             .dtype = TESS_F32,
+                             .dtype = dtype,
                              .flags = flags,
-                             .compute_dtypes = flags & TESS_BUFFER ? 0 : 1u << TESS_F32 | 1u << TESS_BF16,
+                             .compute_dtypes = flags & TESS_BUFFER ? 0 : 1u << dtype | 1u << TESS_BF16,
                              .name = name,
                              .shape = &elems,
                              .ndim = 1 };
@@ -195,9 +204,9 @@ static void add_block(plan *f, int k) {
     char name[16];
     assert_int_equal(tess__model_add_block(&f->model, &o, NULL), TESS_OK);
     snprintf(name, sizeof name, "%s.w", names[k]);
-    add_param(f, name, 400 * (k + 1), draw(6) ? 0 : TESS_FROZEN);
+    add_param(f, name, 400 * (k + 1), TESS_F32, draw(6) ? 0 : TESS_FROZEN);
     snprintf(name, sizeof name, "%s.b", names[k]);
-    add_param(f, name, 70, draw(3) ? 0 : TESS_FROZEN);
+    add_param(f, name, 70, TESS_F32, draw(3) ? 0 : TESS_FROZEN);
 }
 
 static void draw_model(plan *f, tess__plan *p, char *text) {
@@ -206,11 +215,13 @@ static void draw_model(plan *f, tess__plan *p, char *text) {
         add_block(f, k);
     for (int k = 0; k < 2 && !blocks; k++) {
         plan_scope(f, k ? "y" : "x");
-        add_param(f, k ? "y.w" : "x.w", 6000, 0);
+        add_param(f, k ? "y.w" : "x.w", 6000, TESS_F32, 0);
     }
+    if (blocks && draw(3) == 0) /* which no precision narrows */
+        add_param(f, "b.d", 50, TESS_F64, 0);
     if (tied && blocks)
         assert_int_equal(tess__model_tie(&f->model, "d.t", "a.w"), TESS_OK);
-    add_param(f, blocks ? "a.z" : "x.z", 30, TESS_BUFFER);
+    add_param(f, blocks ? "a.z" : "x.z", 30, TESS_F32, TESS_BUFFER);
     const void *ops;
     void *ctx;
     tess_error e = { .struct_size = sizeof e };
