@@ -12,9 +12,10 @@
 
 #include "core/base/hash.h"
 #include "core/plan/plan.h"
+#include "tests/unit/kept.h"
 #include "tests/unit/plan_fixture.h"
 
-enum { CASES = 240, BLOCKS = 4, LINE = 900 };
+enum { CASES = 240, BLOCKS = 4 };
 
 /* ---- plugins that decide something for each unit ---- */
 
@@ -269,9 +270,8 @@ static void print_plan(const tess__plan *p, tess_status s, char *text) {
         h = digest_program(h, p, &p->programs[i]);
         instrs += p->programs[i].n_instrs;
     }
-    sprintf(text + strlen(text),
-            ": status %d, bytes %" PRIu64 " %" PRIu64 " %" PRIu64 ", %d instructions, %016" PRIx64 "\n", s,
-            tess__planned_bytes(p, 1), tess__planned_bytes(p, 2), tess__planned_bytes(p, 3), instrs, h);
+    sprintf(text + strlen(text), ": status %d, bytes %" PRIu64 " %" PRIu64 " %" PRIu64 ", %d instructions, %016" PRIx64,
+            s, tess__planned_bytes(p, 1), tess__planned_bytes(p, 2), tess__planned_bytes(p, 3), instrs, h);
 }
 
 static void print_case(int n, char *text) {
@@ -284,30 +284,21 @@ static void print_case(int n, char *text) {
     draw_model(&f, &p, text);
     tess_status s = tess__plan_make(&p);
     if (s)
-        sprintf(text + strlen(text), ": %.400s\n", tess_last_error());
+        sprintf(text + strlen(text), ": %.400s", tess_last_error());
     else
         print_plan(&p, s, text);
     tess__plan_free(&p);
 }
 
-/* With TESSERA_TEST_UPDATE=1 the test writes the file instead. */
 static void test_kept_plans__equal_those_that_are_kept(void **state) {
     (void)state;
-    static const char path[] = TESSERA_SOURCE_DIR "/tests/unit/plan/kept_plans.txt";
-    char want[LINE], have[LINE];
-    int write = getenv("TESSERA_TEST_UPDATE") != NULL, other = 0;
-    FILE *kept = fopen(path, write ? "w" : "r");
-    assert_non_null(kept);
+    kept k = kept_open("plan/kept_plans.txt");
     for (int n = 0; n < CASES; n++) {
-        print_case(n, have);
-        if (write)
-            fputs(have, kept);
-        else if (!fgets(want, sizeof want, kept) || strcmp(want, have) != 0)
-            print_error("kept: %splan: %s", want, have), other++;
+        char line[KEPT_LINE];
+        print_case(n, line);
+        kept_line(&k, line);
     }
-    fclose(kept);
-    if (other)
-        fail_msg("%d of %d plans are not those of kept_plans.txt; TESSERA_TEST_UPDATE=1 writes it anew", other, CASES);
+    kept_close(&k);
 }
 
 int main(void) {
