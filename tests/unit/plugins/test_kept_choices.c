@@ -139,7 +139,7 @@ static void print_offload(const char *selection) {
     for (int i = 0; i < REGIONS; i++)
         out[i] = (tess_placement){ .struct_size = sizeof *out };
     tess_status s = ((const tess_offload_ops *)p->ops)->place(p->ctx, &env, regions, REGIONS, out, &e);
-    int at = snprintf(line, sizeof line, "%s: status %d%s", selection, s, s ? e.message : "");
+    int at = snprintf(line, sizeof line, "%s: status %d %s", selection, s, s ? e.message : "");
     for (int i = 0; !s && i < REGIONS; i++)
         at += snprintf(line + at, sizeof line - (size_t)at, "%s%u/%llu/%llu/%llu", i % 5 ? " " : ", ", out[i].rest,
                        (unsigned long long)out[i].host_bytes, (unsigned long long)out[i].pinned_bytes,
