@@ -14,7 +14,7 @@ enum { DRAWN_BLOCKS = 4 };
 
 static tess_status choose_narrow(void *ctx, const tess_param_view *v, tess_precision_choice *out, tess_error *e) {
     (void)e;
-    uint32_t sent = *(const int *)ctx ? TESS_Q8 : TESS_BF16;
+    uint32_t sent = *(const int *)ctx == 1 ? TESS_Q8 : TESS_BF16;
     tess_precision_choice c = { .master = TESS_F32,
                                 .compute = TESS_BF16,
                                 .gather = sent,
@@ -32,7 +32,7 @@ static tess_status choose_narrow(void *ctx, const tess_param_view *v, tess_preci
     return TESS_OK;
 }
 static const tess_precision_ops narrow = { .struct_size = sizeof narrow, .choose = choose_narrow };
-static const int in_blocks[2] = { 0, 1 };
+static const int numbered[3] = { 0, 1, 2 };
 
 /* Regions rest by turns on the device, on the host and, where the plugin has one, in a store. */
 static tess_status place_by_turns(void *ctx, const tess_plan_env *env, const tess_region *regions, uint32_t n,
@@ -57,7 +57,6 @@ static void close_store(tess_store *x) {
 static const tess_offload_ops by_turns = { .struct_size = sizeof by_turns,
                                            .place = place_by_turns,
                                            .store_close = close_store };
-static const int turns[3] = { 0, 1, 2 };
 
 /* Weights are matrices, whose first state travels where `ctx` says so. */
 static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags, tess_grain *out, tess_error *e) {
@@ -144,18 +143,18 @@ static void draw_run(plan *f, char *text) {
 
 static void draw_plugins(plan *f, char *text) {
     static const char *const steps[] = { "none", "sgd", "adamw", "whole", "whole states" };
-    static const char *const widths[] = { "f32", "bf16", "blocks" }, *const rests[] = { "host", "store", "turns",
-                                                                                        "device" };
+    static const char *const widths[] = { "f32", "bf16", "blocks", "wide" }, *const rests[] = { "host", "store",
+                                                                                                "turns", "device" };
     tess__setup *s = &f->setup;
-    int step = draw(5), width = draw(3), rest = draw(6), streams = step < 3 && rest > 2 && draw(2);
+    int step = draw(5), width = draw(4), rest = draw(6), streams = step < 3 && rest > 2 && draw(2);
     s->optimizer = step > 2 ? TESS__OPT_PLUGIN : (const uint32_t[]){ 0, TESS_OPT_SGD, TESS_OPT_ADAMW }[step];
     s->n_states = step == 2 ? 2 : 0, s->with_momentum = draw(2);
     if (step > 2)
-        s->step = &stepping, s->step_ctx = (void *)(uintptr_t)&in_blocks[step - 3], s->step_name = "whole";
+        s->step = &stepping, s->step_ctx = (void *)(uintptr_t)&numbered[step - 3], s->step_name = "whole";
     if (width)
-        s->precision = &narrow, s->precision_ctx = (void *)(uintptr_t)&in_blocks[width - 1];
+        s->precision = &narrow, s->precision_ctx = (void *)(uintptr_t)&numbered[width - 1];
     if (rest < 3)
-        s->offload = &by_turns, s->offload_ctx = (void *)(uintptr_t)&turns[rest];
+        s->offload = &by_turns, s->offload_ctx = (void *)(uintptr_t)&numbered[rest];
     s->device = streams ? &with_streams : &on_host;
     s->env.mem = streams ? TESS_MEM_CUDA : TESS_MEM_HOST;
     s->offload_name = rest < 3 ? "turns" : "none";

@@ -373,13 +373,15 @@ static int barrier(const char *file) {
     }
     CHECK(!tess_barrier(t));
     CHECK(access(file, F_OK) == 0);
-    enum { MANY = 100003 }; /* more than goes at once */
-    static double sums[MANY];
-    for (int i = 0; i < MANY; i++)
+    enum { MANY = 100303, BEHIND = 64 }; /* more than goes at once, and a rest that is nearly as much as that */
+    static double sums[MANY + BEHIND];
+    for (int i = 0; i < MANY + BEHIND; i++)
         sums[i] = i + own_rank;
     CHECK(!tess_all_reduce(t, sums, MANY, TESS_F64, TESS_SUM));
     for (int i = 0; i < MANY; i++)
         CHECK(sums[i] == 2 * i + 1);
+    for (int i = MANY; i < MANY + BEHIND; i++)
+        CHECK(sums[i] == i + own_rank);
     CHECK(!tess_close(t));
     return 0;
 }
