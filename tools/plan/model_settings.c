@@ -235,13 +235,14 @@ static tess_status read_whole_numbers(train_settings *s) {
         const char *key;
         int64_t *value;
     } rows[] = {
-        { "batch", &s->batch },        { "accum", &s->accum },
-        { "threads", &s->threads },    { "layers", &s->layers },
-        { "heads", &s->heads },        { "width", &s->width },
-        { "context", &s->context },    { "image-size", &s->image_size },
-        { "hidden", &s->hidden },      { "seed", &seed },
-        { "save-every", &save_every }, { "keep", &keep },
-        { "eval-every", &eval_every }, { "patience", &patience },
+        { "batch", &s->batch },     { "accum", &s->accum },
+        { "threads", &s->threads }, { "layers", &s->layers },
+        { "heads", &s->heads },     { "width", &s->width },
+        { "context", &s->context }, { "image-size", &s->image_size },
+        { "hidden", &s->hidden },   { "head-rows", &s->head_rows },
+        { "seed", &seed },          { "save-every", &save_every },
+        { "keep", &keep },          { "eval-every", &eval_every },
+        { "patience", &patience },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         TRY(tool_option_int(rows[i].key, rows[i].value));

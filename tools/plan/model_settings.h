@@ -23,7 +23,7 @@ typedef struct { /* options, else the model's defaults */
     train_group groups[TRAIN_GROUPS];
     int32_t n_groups;
     const char *groups_text; /* null: none */
-    int64_t layers, heads, width, context, image_size, hidden;
+    int64_t layers, heads, width, context, image_size, hidden, head_rows;
     const char *tokenizer, *valid; /* null: the folder's; the share, 0: the default */
     double valid_share;
     int pack;
