@@ -52,8 +52,10 @@ static void print_plan(const tess__plan *p, tess_status s, char *text) {
         h = digest_program(h, p, &p->programs[i]);
         instrs += p->programs[i].n_instrs;
     }
-    sprintf(text + strlen(text), ": status %d, bytes %" PRIu64 " %" PRIu64 " %" PRIu64 ", %d instructions, %016" PRIx64,
-            s, tess__planned_bytes(p, 1), tess__planned_bytes(p, 2), tess__planned_bytes(p, 3), instrs, h);
+    sprintf(text + strlen(text),
+            ": status %d, bytes %" PRIu64 " %" PRIu64 " %" PRIu64 ", %d instructions, %016" PRIx64 "%s%s", s,
+            tess__planned_bytes(p, 1), tess__planned_bytes(p, 2), tess__planned_bytes(p, 3), instrs, h,
+            p->activations_text ? ", chosen " : "", p->activations_text ? p->activations_text : "");
 }
 
 static void print_case(int n, char *text) {
