@@ -143,13 +143,17 @@ tess_status model_create(const char *name, const model_options *options, model *
         OPS_TRY(t->check(t, &filled));
     const ops_table *operators;
     OPS_TRY(ops_find(filled.operators, &operators));
+    ops_options how = { filled.threads,       filled.precision == TESS_BF16,
+                        filled.isa,           filled.precision == TESS_F16,
+                        filled.products != 0, t->decoder && filled.cudnn_attention };
+    if (how.cudnn_attention && operators->mem != TESS_MEM_CUDA)
+        return tess_fail(TESS_E_UNSUPPORTED, "attention=cudnn: operators %s compute their own: TESSERA_DEVICE=cuda",
+                         operators->name);
     model *m = calloc(1, sizeof *m);
     if (!m)
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", name);
     m->t = t;
     m->options = filled;
-    ops_options how = { filled.threads, filled.precision == TESS_BF16, filled.isa, filled.precision == TESS_F16,
-                        filled.products != 0 };
     tess_status status = operators->create(&how, &m->o);
     if (status == TESS_OK)
         status = t->build(m);

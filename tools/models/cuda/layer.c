@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The operators of a decoder's layer (layer_ops.h). */
-#include "cuda_ops.h"
+#include "cudnn_attention.h"
 #include "tools/models/stored.h"
 #include <tessera/tessera.h>
 
@@ -302,7 +302,7 @@ static tess_status layer_norm_backward_columns(ops *o, const ops_norm_backward *
 
 /* ---- attention --------------------------------------------------------------------------------- */
 static int is_fused(const ops *o, const ops_attention_shape *s) {
-    return ops_halves(o) && s->size <= ATTEND_MOST && !s->packs;
+    return ops_halves(o) && s->size <= ATTEND_MOST && !s->packs && !o->cudnn_attention;
 }
 static int32_t kv_heads(const ops_attention_shape *s) {
     return s->kv_heads ? s->kv_heads : s->heads;
@@ -320,7 +320,9 @@ static int forward_kernel(const ops_attention_shape *s) {
 static void layer_attention_need(const ops *o, const ops_attention_shape *s, ops_scratch *need) {
     uint64_t queries = (uint64_t)s->batch * (uint64_t)s->heads * (uint64_t)s->time;
     *need = (ops_scratch){ 0, ops_align(queries * 2 * sizeof(float)) }; /* attend_sums */
-    if (!is_fused(o, s))
+    if (o->cudnn_attention)
+        ops_cudnn_attention_need(s, need);
+    else if (!is_fused(o, s))
         ops_cuda_attention_need(o, s, need);
 }
 
@@ -354,6 +356,8 @@ static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape 
 
 static tess_status layer_attention(ops *o, const ops_attention_shape *s, const void *qkv, void *y, float *lse,
                                    void *scratch) {
+    if (o->cudnn_attention)
+        OPS_INSIDE(cuda_of(o), ops_cudnn_attention(cuda_of(o), s, qkv, y, lse, scratch));
     if (is_fused(o, s))
         OPS_INSIDE(cuda_of(o), attend(cuda_of(o), s, qkv, y, lse));
     OPS_INSIDE(cuda_of(o), ops_cuda_attention(cuda_of(o), s, qkv, y, lse, scratch));
@@ -363,8 +367,9 @@ static tess_status attention_backward(const cuda_ops *c, const ops_attention_sha
                                       const float *lse, const void *dy, void *dqkv, const ops_rotation *back,
                                       void *scratch) {
     const float *table = back && layer_rotation_need(&c->base, s) ? back->table : NULL;
-    OPS_TRY(is_fused(&c->base, s) ? attend_backward(c, s, qkv, y, lse, dy, dqkv, table, scratch)
-                                  : ops_cuda_attention_backward(c, s, qkv, y, lse, dy, dqkv, scratch));
+    OPS_TRY(c->base.cudnn_attention ? ops_cudnn_attention_backward(cuda_of(&c->base), s, qkv, y, lse, dy, dqkv, scratch)
+            : is_fused(&c->base, s) ? attend_backward(c, s, qkv, y, lse, dy, dqkv, table, scratch)
+                                    : ops_cuda_attention_backward(c, s, qkv, y, lse, dy, dqkv, scratch));
     return back && !table ? rotate(c, back) : TESS_OK;
 }
 static tess_status layer_attention_backward(ops *o, const ops_attention_shape *s, const void *qkv, const void *y,
@@ -469,6 +474,7 @@ const ops_layer_table ops_cuda_layer = {
     .head_norm_backward = layer_head_norm_backward,
     .swiglu = layer_swiglu,
     .swiglu_backward = layer_swiglu_backward,
+    .attention_check = ops_cudnn_attention_check,
     .attention_need = layer_attention_need,
     .attention = layer_attention,
     .attention_backward = layer_attention_backward,
