@@ -196,9 +196,11 @@ static double apart(const uint16_t *a, const uint16_t *b, uint64_t n) {
     double most = 0, difference = 0;
     for (uint64_t i = 0; i < n; i++) {
         double x = (double)tess_f32_of_bf16(a[i]), y = (double)tess_f32_of_bf16(b[i]);
+        if (!isfinite(x) || !isfinite(y))
+            return INFINITY;
         most = fmax(most, fabs(x)), difference = fmax(difference, fabs(x - y));
     }
-    return most > 0 ? difference / most : difference;
+    return difference / most;
 }
 
 /* Keeps what one call wrote into array `i`. */
