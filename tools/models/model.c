@@ -146,9 +146,6 @@ tess_status model_create(const char *name, const model_options *options, model *
     ops_options how = { filled.threads,       filled.precision == TESS_BF16,
                         filled.isa,           filled.precision == TESS_F16,
                         filled.products != 0, t->decoder && filled.cudnn_attention };
-    if (how.cudnn_attention && operators->mem != TESS_MEM_CUDA)
-        return tess_fail(TESS_E_UNSUPPORTED, "attention=cudnn: operators %s compute their own: TESSERA_DEVICE=cuda",
-                         operators->name);
     model *m = calloc(1, sizeof *m);
     if (!m)
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", name);

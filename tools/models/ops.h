@@ -81,6 +81,7 @@ typedef struct { /* x[batch, time, 3, heads, size] → y[batch, time, heads, siz
     /* scale 0: 1/√size. cap (layer_ops.h): scores become cap · tanh(score / cap); 0: none. */
     float scale, cap;
     int32_t packs;         /* layer_ops.h: documents may share a sample, and a call has `places` */
+    int32_t grows;         /* the next call has a row more, so nothing is prepared for this length */
     const int32_t *places; /* [batch, time]: positions within their documents, which see no other; null: no packing */
 } ops_attention_shape;
 typedef struct { /* these values alone determine a mask, so it does not depend on the rank that holds the sample */

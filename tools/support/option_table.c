@@ -89,7 +89,7 @@ const tool_option tool_options[] = {
     { "units", CHOICE, "layer", "layer|half", "decoders on the CPU: whole layers, or their halves", "layer|half",
       MEMORY, ALL, TRANSFORMERS, 0, 0 },
     { "attention", CHOICE, "own", "own|cudnn", "decoders on a GPU in 16 bits: our kernels, or cuDNN's", "own|cudnn",
-      RANKS, ALL, TRANSFORMERS, 0, 0 },
+      RANKS, TRAINS, TRANSFORMERS, 0, 0 },
     { "activations", OF_CORE, "MODE", MEMORY, TRAINS, NULL, 0, 0 },
     { "offload", OF_CORE, "PLUGIN", MEMORY, TRAINS, NULL, 0, 0 },
     { "precision", OF_CORE, "PLUGIN", MEMORY, ALL, NULL, 0, 0 },

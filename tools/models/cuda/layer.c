@@ -301,8 +301,11 @@ static tess_status layer_norm_backward_columns(ops *o, const ops_norm_backward *
 }
 
 /* ---- attention --------------------------------------------------------------------------------- */
+static int is_cudnn(const ops *o, const ops_attention_shape *s) {
+    return o->cudnn_attention && !s->grows;
+}
 static int is_fused(const ops *o, const ops_attention_shape *s) {
-    return ops_halves(o) && s->size <= ATTEND_MOST && !s->packs && !o->cudnn_attention;
+    return ops_halves(o) && s->size <= ATTEND_MOST && !s->packs && !is_cudnn(o, s);
 }
 static int32_t kv_heads(const ops_attention_shape *s) {
     return s->kv_heads ? s->kv_heads : s->heads;
@@ -320,7 +323,7 @@ static int forward_kernel(const ops_attention_shape *s) {
 static void layer_attention_need(const ops *o, const ops_attention_shape *s, ops_scratch *need) {
     uint64_t queries = (uint64_t)s->batch * (uint64_t)s->heads * (uint64_t)s->time;
     *need = (ops_scratch){ 0, ops_align(queries * 2 * sizeof(float)) }; /* attend_sums */
-    if (o->cudnn_attention)
+    if (is_cudnn(o, s))
         ops_cudnn_attention_need(s, need);
     else if (!is_fused(o, s))
         ops_cuda_attention_need(o, s, need);
@@ -356,7 +359,7 @@ static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape 
 
 static tess_status layer_attention(ops *o, const ops_attention_shape *s, const void *qkv, void *y, float *lse,
                                    void *scratch) {
-    if (o->cudnn_attention)
+    if (is_cudnn(o, s))
         OPS_INSIDE(cuda_of(o), ops_cudnn_attention(cuda_of(o), s, qkv, y, lse, scratch));
     if (is_fused(o, s))
         OPS_INSIDE(cuda_of(o), attend(cuda_of(o), s, qkv, y, lse));
