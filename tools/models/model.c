@@ -149,7 +149,7 @@ tess_status model_create(const char *name, const model_options *options, model *
     m->t = t;
     m->options = filled;
     ops_options how = { filled.threads, filled.precision == TESS_BF16, filled.isa, filled.precision == TESS_F16,
-                        filled.products != 0 };
+                        filled.products != 0, filled.attention_products };
     tess_status status = operators->create(&how, &m->o);
     if (status == TESS_OK)
         status = t->build(m);

@@ -86,6 +86,8 @@ const tool_option tool_options[] = {
     { "wrap", OF_CORE, "POLICY", MEMORY, TRAINS, NULL, 0, 0 },
     { "units", CHOICE, "layer", "layer|half", "decoders on the CPU: whole layers, or their halves", "layer|half",
       MEMORY, ALL, TRANSFORMERS, 0, 0 },
+    { "attention-products", CHOICE, "auto", "auto|5|7",
+      "decoders on a GPU in 16 bits: products of attention's backward", "auto|5|7", MEMORY, ALL, TRANSFORMERS, 0, 0 },
     { "activations", OF_CORE, "MODE", MEMORY, TRAINS, NULL, 0, 0 },
     { "offload", OF_CORE, "PLUGIN", MEMORY, TRAINS, NULL, 0, 0 },
     { "precision", OF_CORE, "PLUGIN", MEMORY, ALL, NULL, 0, 0 },
