@@ -90,6 +90,8 @@ const tool_option tool_options[] = {
       MEMORY, ALL, TRANSFORMERS, 0, 0 },
     { "attention", CHOICE, "own", "own|cudnn", "decoders on a GPU in 16 bits: our kernels, or cuDNN's", "own|cudnn",
       RANKS, TRAINS, TRANSFORMERS, 0, 0 },
+    { "attention-products", CHOICE, "auto", "auto|5|7",
+      "decoders on a GPU in 16 bits: products of attention's backward", "auto|5|7", MEMORY, ALL, TRANSFORMERS, 0, 0 },
     { "activations", OF_CORE, "MODE", MEMORY, TRAINS, NULL, 0, 0 },
     { "offload", OF_CORE, "PLUGIN", MEMORY, TRAINS, NULL, 0, 0 },
     { "precision", OF_CORE, "PLUGIN", MEMORY, ALL, NULL, 0, 0 },
