@@ -125,7 +125,7 @@ brief_text() { seq 1 1500 >brief.txt && echo "--data $PWD/brief.txt"; }
 brief_digits() {
   digits_of train 512 '\002\000'
   digits_of t10k 64 '\000\100'
-  echo "--data $PWD/digits"
+  echo "--data $PWD/digits --batch 8"
 }
 digits_of() { # SET COUNT ITS BYTES
   mkdir -p digits
