@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The operators of a decoder's layer (layer_ops.h). */
-#include "cuda_ops.h"
+#include "cudnn_attention.h"
 #include "tools/models/stored.h"
 #include <tessera/tessera.h>
 
@@ -301,8 +301,11 @@ static tess_status layer_norm_backward_columns(ops *o, const ops_norm_backward *
 }
 
 /* ---- attention --------------------------------------------------------------------------------- */
+static int is_cudnn(const ops *o, const ops_attention_shape *s) {
+    return o->cudnn_attention && !s->grows;
+}
 static int is_fused(const ops *o, const ops_attention_shape *s) {
-    return ops_halves(o) && s->size <= ATTEND_MOST && !s->packs;
+    return ops_halves(o) && s->size <= ATTEND_MOST && !s->packs && !is_cudnn(o, s);
 }
 static int32_t kv_heads(const ops_attention_shape *s) {
     return s->kv_heads ? s->kv_heads : s->heads;
@@ -345,7 +348,9 @@ static uint32_t heads_together(const ops_attention_shape *s) {
 
 static void layer_attention_need(const ops *o, const ops_attention_shape *s, ops_scratch *need) {
     *need = (ops_scratch){ 0, rows_bytes(s) + (has_five(o, s) ? sums_bytes(s) + turns_bytes(s) : 0) };
-    if (!is_fused(o, s))
+    if (is_cudnn(o, s))
+        ops_cudnn_attention_need(s, need);
+    else if (!is_fused(o, s))
         ops_cuda_attention_need(o, s, need);
 }
 
@@ -388,6 +393,8 @@ static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape 
 
 static tess_status layer_attention(ops *o, const ops_attention_shape *s, const void *qkv, void *y, float *lse,
                                    void *scratch) {
+    if (is_cudnn(o, s))
+        OPS_INSIDE(cuda_of(o), ops_cudnn_attention(cuda_of(o), s, qkv, y, lse, scratch));
     if (is_fused(o, s))
         OPS_INSIDE(cuda_of(o), attend(cuda_of(o), s, qkv, y, lse));
     OPS_INSIDE(cuda_of(o), ops_cuda_attention(cuda_of(o), s, qkv, y, lse, scratch));
@@ -397,8 +404,9 @@ static tess_status attention_backward(const cuda_ops *c, const ops_attention_sha
                                       const float *lse, const void *dy, void *dqkv, const ops_rotation *back,
                                       void *scratch) {
     const float *table = back && layer_rotation_need(&c->base, s) ? back->table : NULL;
-    OPS_TRY(is_fused(&c->base, s) ? attend_backward(c, s, qkv, y, lse, dy, dqkv, table, scratch)
-                                  : ops_cuda_attention_backward(c, s, qkv, y, lse, dy, dqkv, scratch));
+    OPS_TRY(c->base.cudnn_attention ? ops_cudnn_attention_backward(cuda_of(&c->base), s, qkv, y, lse, dy, dqkv, scratch)
+            : is_fused(&c->base, s) ? attend_backward(c, s, qkv, y, lse, dy, dqkv, table, scratch)
+                                    : ops_cuda_attention_backward(c, s, qkv, y, lse, dy, dqkv, scratch));
     return back && !table ? rotate(c, back) : TESS_OK;
 }
 static tess_status layer_attention_backward(ops *o, const ops_attention_shape *s, const void *qkv, const void *y,
@@ -503,6 +511,7 @@ const ops_layer_table ops_cuda_layer = {
     .head_norm_backward = layer_head_norm_backward,
     .swiglu = layer_swiglu,
     .swiglu_backward = layer_swiglu_backward,
+    .attention_check = ops_cudnn_attention_check,
     .attention_need = layer_attention_need,
     .attention = layer_attention,
     .attention_backward = layer_attention_backward,

@@ -21,6 +21,7 @@ static tess_status cuda_create(const ops_options *options, ops **out) {
     c->base.bf16 = options && options->bf16;
     c->base.fp16 = options && options->fp16;
     c->base.fp8 = options && options->fp8;
+    c->base.cudnn_attention = options && options->cudnn_attention;
     c->base.attention_products = options ? options->attention_products : 0;
     *out = &c->base;
     return TESS_OK;
@@ -66,7 +67,7 @@ static tess_status start_inside(cuda_ops *c) {
     for (int i = 0; i < OPS_N_KERNELS; i++)
         CU_TRY(c, ops_cuda_kernel_name(c, i),
                c->d->cuModuleGetFunction(&c->kernels[i], c->module, ops_cuda_kernel_name(c, i)));
-    ops_cudnn_start(c);
+    OPS_TRY(ops_cudnn_start(c));
     OPS_TRY(ops_cuda_epilogues_start(c));
     return start_cublas(c);
 }

@@ -17,7 +17,6 @@ typedef struct {
     /* With rotary positions: turns per position for each pair of a head's elements. */
     double *turns[DECODER_SIGHTS];
     uint64_t pitch;       /* elements of a row of logits: whole vectors */
-    uint64_t head_rows;   /* rows per chunk of the head */
     char *past;           /* a sequence's queries, keys and values, layer after layer; null: no sequence is generated */
     uint64_t layer_bytes; /* bytes of one layer in `past` */
 } device_decoder;

@@ -126,6 +126,10 @@ static int trains(const tess_block_call *call) {
     return (call->pass & TESS_PASS_TRAIN) != 0;
 }
 
+static uint64_t chunk_rows(const device_decoder *g) {
+    return (uint64_t)g->d.head_rows;
+}
+
 static uint64_t wide_bytes(const decoder *d) {
     return decoder_widens(d, d->table) ? decoder_bytes(d, d->vocabulary, d->width) : 0;
 }
@@ -134,7 +138,7 @@ static head head_of(const model *m, const tess_block_call *call, void *scratch, 
     const device_decoder *g = m->own;
     head h = { .m = m, .g = g, .call = call };
     char *at = scratch;
-    h.logits = decoder_cut(&at, g->head_rows * g->pitch * g->d.elem);
+    h.logits = decoder_cut(&at, chunk_rows(g) * g->pitch * g->d.elem);
     h.stats = decoder_cut(&at, g->stats_bytes);
     h.normal = decoder_cut(&at, g->row_bytes);
     h.d = decoder_cut(&at, backward ? g->row_bytes : 0);
@@ -165,7 +169,7 @@ static tess_status normalise(const head *h) {
 
 /* ---- a chunk: rows from `first` on ---- */
 static uint64_t rows_from(const device_decoder *g, uint64_t first) {
-    return g->rows.rows - first < g->head_rows ? g->rows.rows - first : g->head_rows;
+    return g->rows.rows - first < chunk_rows(g) ? g->rows.rows - first : chunk_rows(g);
 }
 
 static void *factor_row(const head *h, char *x, uint64_t row) {
@@ -238,7 +242,7 @@ static tess_status whole_batch(const head *h) {
     const model *m = h->m;
     OPS_TRY(ids_of(m, h->call, 1, h->targets));
     OPS_TRY(wanted_logits(h));
-    for (uint64_t first = 0; first < h->g->rows.rows; first += h->g->head_rows)
+    for (uint64_t first = 0; first < h->g->rows.rows; first += chunk_rows(h->g))
         OPS_TRY(chunk(h, first));
     return h->g->t->loss_sum(m->o, h->losses, model__batch(m, h->call)->count, h->targets,
                              &((const model_batch *)h->call->batch)->divisor, model__loss(h->call));
@@ -301,12 +305,12 @@ static void choose_rows(const model *m, uint64_t layer_scratch) {
     uint64_t fit = layer_scratch / (g->pitch * g->d.elem) / 64 * 64, least = LEAST_BYTES / g->d.elem;
     fit = even_rows(g->rows.rows, fit < least ? least : fit);
     fit = m->options.head_rows ? (uint64_t)m->options.head_rows : fit;
-    g->head_rows = fit < g->rows.rows ? fit : g->rows.rows;
+    g->d.head_rows = (int64_t)(fit < g->rows.rows ? fit : g->rows.rows);
 }
 
 /* Returns the workspace of the head's three products for a chunk, and of its sums over columns. */
 static ops_scratch need_head(const device_decoder *g) {
-    int64_t rows = (int64_t)g->head_rows, vocabulary = g->d.vocabulary, width = (int64_t)g->rows.width;
+    int64_t rows = g->d.head_rows, vocabulary = g->d.vocabulary, width = (int64_t)g->rows.width;
     ops_scratch need;
     need.forward_bytes = need.backward_bytes = g->t->product_need(rows, vocabulary, width);
     need.backward_bytes = device_most(need.backward_bytes, g->t->columns_need(g->rows.rows, 2 * g->rows.width));
