@@ -45,7 +45,7 @@ unsigned emulated_strand(void);
 void emulated_barrier(void);
 /** Waits for the warp. The last lane then runs `work` with the arguments of all 32. */
 void emulated_together(void (*work)(void *const lanes[32]), void *mine);
-/** A thread waits for another block. */
+/** A thread lets other blocks go on, or waits for one. */
 void emulated_pause(void);
 /** Waits for all lanes of the warp. */
 void emulated_warp_barrier(void);
