@@ -160,6 +160,8 @@ struct ops_layer_table {
     /** Computes dx, and y again, which may be dy. */
     tess_status (*swiglu_backward)(ops *, const void *x, const void *dy, void *dx, void *y, uint64_t rows,
                                    uint64_t width, int32_t gelu);
+    /** Returns TESS_E_UNSUPPORTED if what was asked to compute attention cannot compute this shape. */
+    tess_status (*attention_check)(const ops *, const ops_attention_shape *);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
     /** In 16 bits with heads of at most 128 elements and without `packs` forward and backward are one launch each.
      * Otherwise they are products by blocks of queries. If `back` is not null it turns dqkv back: in the same launch if

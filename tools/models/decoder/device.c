@@ -71,8 +71,20 @@ static tess_status make_turns(device_decoder *g, int nearness) {
     return TESS_OK;
 }
 
+/* Layers differ only in what their rows see. */
+static tess_status check_attention(const model *m) {
+    for (int i = 0; i < DECODER_SIGHTS; i++) {
+        const decoder_sight *sight = &device_of(m)->d.sights[i];
+        ops_attention_shape s = device_of(m)->attention;
+        s.window = (int32_t)sight->window, s.cap = sight->cap;
+        OPS_TRY(device_of(m)->t->attention_check(m->o, &s));
+    }
+    return TESS_OK;
+}
+
 tess_status device_create(model *m) {
     set_sizes(m);
+    OPS_TRY(check_attention(m));
     OPS_TRY(make_turns(m->own, DECODER_FAR));
     return make_turns(m->own, DECODER_NEAR);
 }
