@@ -169,6 +169,7 @@ void model_sequence_end(model *);
 /* ---- cost.c: estimates of work --------------------------------------------------------------------------- */
 typedef struct {                          /* the cost of one call of a block */
     double forward_flops, backward_flops; /* operations of products and convolutions; a multiply-add is two */
+    double forward_fp8, backward_fp8;     /* those of them whose factors are rounded to fp8 */
     double forward_bytes, backward_bytes; /* bytes that all other operators read and write */
     int32_t forward_kernels, backward_kernels;
 } model_cost;

@@ -60,15 +60,15 @@ static uint64_t fp8_need(void) {
     return FP8_ROOM;
 }
 static ops_cuda_fp8 fp8_args(const ops_fp8_factor *from, uint32_t *parts) {
-    ops_cuda_fp8 f = { .width = from->width, .to = from->to, .inverse = from->inverse, .parts = parts };
+    ops_cuda_fp8 f = { .width = from->width, .to = from->to, .turned = from->turned, .inverse = from->inverse };
+    f.parts = parts, f.e5m2 = from->e5m2;
     for (int32_t i = 0; i < from->n; i++) {
         uint64_t tiles = (from->rows[i] + OPS_FP8_TILE - 1) / OPS_FP8_TILE;
         f.from[i] = from->from[i], f.rows[i] = from->rows[i], f.all += from->rows[i];
         f.blocks += (uint32_t)(tiles * ((from->width + OPS_FP8_TILE - 1) / OPS_FP8_TILE));
     }
-    uint64_t blocks = ops_blocks_eights(f.all * f.width);
+    uint64_t blocks = from->n ? ops_blocks_eights(f.all * f.width) : 0;
     f.n_parts = blocks < OPS_FP8_PARTS ? (uint32_t)blocks : OPS_FP8_PARTS;
-    f.turn = from->turn, f.e5m2 = from->e5m2;
     return f;
 }
 static tess_status fp8_codes(const cuda_ops *c, const ops_fp8_factor both[2], uint32_t *parts) {
@@ -460,9 +460,8 @@ static tess_status layer_places(ops *o, const int32_t *tokens, uint64_t samples,
                                       .elems = samples * time, .time = time, .stride = stride, .begins = begins));
 }
 
-static tess_status layer_cap(ops *o, void *x, uint64_t elems, float cap, int32_t wide) {
-    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), cap, ops_blocks_eights(elems), .x = x, .elems = elems, .cap = cap,
-                                      .half = ops_halves(o) && !wide));
+static tess_status layer_cap(ops *o, float *x, uint64_t elems, float cap) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), cap, ops_blocks_eights(elems), .x = x, .elems = elems, .cap = cap));
 }
 
 /* ---- the loss ------------------------------------------------------------------------------------ */
@@ -470,7 +469,7 @@ static ops_args_loss loss_args(const ops *o, const ops_row_loss *l) {
     ops_args_loss a = { .logits = l->logits, .labels = l->labels, .slopes = l->slopes, .half = ops_halves(o) };
     a.losses = (ops_cuda_row_loss *)l->losses + l->first;
     a.rows = l->count, a.all = l->rows, a.classes = l->classes, a.pitch = l->pitch, a.mean = l->mean;
-    a.scale = l->scale > 0 ? l->scale : 1, a.over_cap = l->cap > 0 ? 1 / l->cap : 0;
+    a.scale = l->scale > 0 ? l->scale : 1, a.cap = l->cap, a.over_cap = l->cap > 0 ? 1 / l->cap : 0;
     a.divisor = l->divisor, a.tile_rows = ops_tile_rows(l->classes, sizeof(float));
     return a;
 }
