@@ -36,7 +36,7 @@ typedef struct {   /* zero is the model's default; a model ignores options that 
     int32_t head_rows;                     /* decoders on a device: rows per chunk of the head; 0: chosen by size */
     int32_t untied;                        /* decoders: 1: the head has its own matrix */
     int32_t packs;                         /* decoders on a device: 1: batches may be packed */
-    int32_t cudnn_attention; /* decoders on a GPU in 16 bits: cuDNN computes attention */
+    int32_t cudnn_attention;               /* decoders on a GPU in 16 bits: cuDNN computes attention */
     int32_t half_units;      /* decoders on the CPU: the halves of a layer are separate blocks and units */
     float dropout;           /* below 0: none; the default is 0.25 and 0.5 for mnist and none for gpt */
     float attention_dropout; /* a config may set it, but no model implements it, and training warns */
