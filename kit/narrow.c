@@ -32,7 +32,8 @@ tess_status kit_narrow_choose(void *ctx, const tess_param_view *param, tess_prec
                                 "(%s_UNREADABLE=keep leaves such parameters in fp32)",
                                 p->name, p->name, p->variables);
     } else if (dtype < 32 && !(readable >> dtype & 1u)) {
-        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "the program does not read its own dtype %u", dtype);
+        return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "the program does not read its own dtype %s",
+                                tess_dtype_name(dtype));
     }
     TESS_GIVE(out, &choice);
     return TESS_OK;

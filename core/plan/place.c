@@ -14,9 +14,7 @@ static int larger_first(const void *a, const void *b) {
     const tess__buffer *x = *(tess__buffer *const *)a, *y = *(tess__buffer *const *)b;
     if (x->bytes != y->bytes)
         return x->bytes < y->bytes ? 1 : -1;
-    if (x->first != y->first)
-        return x->first < y->first ? -1 : 1;
-    return x < y ? -1 : x > y;
+    return x->first < y->first ? -1 : x->first > y->first; /* an instruction books one buffer */
 }
 
 static uint64_t bytes_times_life(const tess__buffer *b) {

@@ -322,7 +322,7 @@ static uint64_t digests(const tess__plan *p) {
     uint64_t params = numbers(p) / TESS_PREPARED_BYTES, states = 0;
     for (int32_t i = 0; i < p->layout.n_groups; i++)
         states = p->layout.groups[i].step.n_states > states ? p->layout.groups[i].step.n_states : states;
-    uint64_t bytes = tess__round_up(params * ((2 + states) * 24 + 3) + 256, 8);
+    uint64_t bytes = params * ((2 + states) * 24 + 3) + 256; /* padded with the rest of the buffer */
     return bytes + (p->setup.env.mem == TESS_MEM_HOST && !stores(p) ? 0 : TESS__PROOF_CHUNK);
 }
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHAPE_TEXT = 160 };
+enum { SHAPE_TEXT = 22 * TESS__TENSOR_DIMS + 3 }; /* the longest: each of 20 digits and a separator */
 
 typedef struct {
     const char *path;
@@ -46,7 +46,7 @@ static int is_among(const char *name, const char *const *list) {
 
 static void shape_text(int32_t ndim, const int64_t *shape, char out[SHAPE_TEXT]) {
     int at = snprintf(out, SHAPE_TEXT, "[");
-    for (int32_t d = 0; d < ndim && at < SHAPE_TEXT - 24; d++)
+    for (int32_t d = 0; d < ndim; d++)
         at += snprintf(out + at, (size_t)(SHAPE_TEXT - at), "%s%" PRId64, d ? ", " : "", shape[d]);
     snprintf(out + at, (size_t)(SHAPE_TEXT - at), "]");
 }

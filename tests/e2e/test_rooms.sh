@@ -24,7 +24,7 @@ declare -A tools=( [support]="" [tokenizer]="support" [models]="support" [machin
 # and plugins.
 private="support/say.c support/options.c support/json_in.c support/names.c support/safetensors.c support/safetensors_write.c support/world.c support/mesh.c launch/launch_server.c
   ckpt/ckpt.h ckpt/ckpt_write.c proof/ledger.c proof/detail.c train/train_checkpoint.c train/train_optimizer.c
-  plan/plan_read.c plan/plan_report.c plan/plan_at_peak.h plan/plan_audit.h plan/plan_matrices.c plan/plan_matrices.h plan/plan_time.c plan/plan_program.c plan/simulate.h
+  plan/plan_read.c plan/plan_report.c plan/plan_at_peak.h plan/plan_audit.h plan/plan_head.c plan/plan_matrices.c plan/plan_matrices.h plan/plan_time.c plan/plan_program.c plan/simulate.h
   bench/bench_comm.c bench/bench_kernels.c doctor/doctor_machine.c
   plugins/plugin_known.c plugins/plugin_takes.c plugins/plugins.c plugins/check/device.c plugins/check/rank.c plugins/check/wrap.c"
 rooms=$(printf '|%s' "${!core[@]}") # a tool finds their headers without "core/" too

@@ -108,6 +108,12 @@ static tess_status take(layer_bench *b, uint64_t bytes, void *out) {
     return s;
 }
 
+static uint64_t attention_workspace(const layer_bench *b, const ops_attention_shape *s, uint64_t least) {
+    ops_scratch need;
+    b->t->attention_need(b->o, s, &need);
+    return need.backward_bytes > least ? need.backward_bytes : least;
+}
+
 static tess_status open_layer(layer_bench *b, int32_t batch, int32_t context) {
     const ops_table *table;
     uint64_t workspace;
@@ -120,6 +126,11 @@ static tess_status open_layer(layer_bench *b, int32_t batch, int32_t context) {
     workspace = b->t->product_need((int64_t)b->rows.rows, 4 * WIDTH, WIDTH);
     uint64_t sums = b->t->columns_need(b->rows.rows, 6 * WIDTH);
     workspace = workspace > sums ? workspace : sums;
+    ops_attention_shape wide = b->attention;
+    wide.heads = WIDTH / 128, wide.size = 128;
+    b->o->attention_products = 5; /* needs more than seven */
+    workspace = attention_workspace(b, &b->attention, attention_workspace(b, &wide, workspace));
+    b->o->attention_products = 0;
     uint64_t most = b->rows.rows > WIDTH ? b->rows.rows : WIDTH; /* one of them is the product's weight */
     for (int i = 0; i < ARRAYS; i++)
         TRY(take(b, 4 * most * WIDTH * sizeof(uint16_t), &b->array[i]));
@@ -174,7 +185,26 @@ static tess_status measure_products(const layer_bench *b, double *rate) {
     return TESS_OK;
 }
 
-static tess_status measure(const layer_bench *b, double copy_bandwidth) {
+/* In seven products and in five, of the model's heads and of heads of 128 elements. */
+static tess_status measure_backward(layer_bench *b, double attended, double product) {
+    const ops_attention_shape of_model = b->attention;
+    for (int wide = 0; wide < 2; wide++) {
+        b->attention.heads = wide ? WIDTH / 128 : of_model.heads, b->attention.size = WIDTH / b->attention.heads;
+        for (int products = 7; products >= 5; products -= 2) {
+            char what[64];
+            double seconds;
+            snprintf(what, sizeof what, "its backward, heads of %d, %d products", b->attention.size, products);
+            b->o->attention_products = products;
+            TRY(run_attention(b)); /* its rows' sums are backward's */
+            TRY(gpu_bench_time(b->o, run_attention_backward, b, &seconds));
+            gpu_bench_say(what, 2.5 * attended / seconds * 1e-12, product, "TFLOP/s, against a product");
+        }
+    }
+    b->attention = of_model, b->o->attention_products = 0;
+    return TESS_OK;
+}
+
+static tess_status measure(layer_bench *b, double copy_bandwidth) {
     double seconds, product, rows = (double)b->rows.rows;
     double attended = 2.0 * rows * (double)b->rows.time * WIDTH; /* causal: half of two products */
     for (size_t i = 0; i < sizeof streaming / sizeof *streaming; i++) {
@@ -187,7 +217,7 @@ static tess_status measure(const layer_bench *b, double copy_bandwidth) {
     gpu_bench_say("attention", attended / seconds * 1e-12, product, "TFLOP/s, against a product");
     TRY(gpu_bench_time(b->o, run_attention_backward, b, &seconds));
     gpu_bench_say("its backward", 2.5 * attended / seconds * 1e-12, product, "TFLOP/s, against a product");
-    return TESS_OK;
+    return measure_backward(b, attended, product);
 }
 
 /* ---- the other attention ----------------------------------------------------------------------- */

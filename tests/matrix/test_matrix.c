@@ -31,7 +31,7 @@
 #include "axes.h"
 #include "tests/support/ranks.h"
 
-enum { NAME_CHARS = 320, MOST_WHOLE = 8 };
+enum { NAME_CHARS = 320, MOST_WHOLE = 8, WHOLE_EVERYWHERE = 2 /* the index of the strategy "none" */ };
 
 /* Messages of every length a backend tells apart, and what tests/reference/toy.py has computed. */
 static const char *const stored_cells[] = {
@@ -259,17 +259,17 @@ static unsigned char plain_comm(const cell *c) {
     return cell_is(c, COMM, "gloo") ? 2 : 1;
 }
 
-/* The plainest cell with the same digest: self or another comm plugin, blocks, everything kept where it is; where only
- * the number of microbatches matters, one rank has them all, up to eight: what the toy notes of more is no longer
- * small. */
+/* The plainest cell with the same digest: self or another comm plugin, blocks, everything kept where it is, one unit
+ * that every rank has whole; a cell that is such itself has another there. Where only the number of microbatches
+ * matters, one rank has them all, up to eight: what the toy notes of more is no longer small. */
 static cell plain_of(const cell *c) {
     cell plain = *c;
     static const int first[] = { DEVICE, OFFLOAD, ACTIVATIONS, API, PREFETCH, COPY, STRICT, AUDIT };
     for (size_t i = 0; i < sizeof first / sizeof first[0]; i++)
         plain.v[first[i]] = 0;
-    plain.v[WRAP] = 1;
+    plain.v[WRAP] = cell_is(c, WRAP, "none") ? 1 : 0;
     if (!groups_of_three(c))
-        plain.v[STRATEGY] = 0;
+        plain.v[STRATEGY] = cell_is(c, STRATEGY, "none") ? 0 : WHOLE_EVERYWHERE;
     const int microbatches = cell_ranks(c) * cell_accum(c);
     if (one_tree(c) && microbatches <= MOST_WHOLE) {
         plain.v[RANKS] = plain.v[ACCUM] = 0;

@@ -442,23 +442,37 @@ tess_status toy_run(tess *t, uint32_t kind, int64_t microbatch, const tess_optim
     return tess_run(t, &o);
 }
 
+typedef struct {
+    uint64_t digest;
+    double mean;
+} mixed;
+
 static tess_status mix(void *user, const tess_range *r, void *data) {
-    uint64_t *h = user;
+    mixed *m = user;
     const unsigned char *bytes = data;
-    if (strcmp(r->name, "h.2.mean") == 0)
+    if (strcmp(r->name, "h.2.mean") == 0) {
+        m->mean = ((const float *)data)[0];
         return TESS_OK;
+    }
     size_t elem = strstr(r->name, "codes") ? 1 : sizeof(float);
     for (uint64_t i = 0; i < r->elems * elem; i++)
-        *h = (*h ^ bytes[i]) * 1099511628211ull;
+        m->digest = (m->digest ^ bytes[i]) * 1099511628211ull;
     return TESS_OK;
 }
 
-tess_status toy_digest(tess *t, uint64_t *out) {
-    uint64_t h = 14695981039346656037ull;
-    tess_status s = tess_each_full(t, TESS_OF_PARAM, mix, &h);
-    if (!s)
-        *out = h;
+tess_status toy_digest_and_mean(tess *t, uint64_t *digest, double *mean) {
+    mixed m = { .digest = 14695981039346656037ull, .mean = NAN };
+    tess_status s = tess_each_full(t, TESS_OF_PARAM, mix, &m);
+    if (!s) {
+        *digest = m.digest;
+        *mean = m.mean;
+    }
     return s;
+}
+
+tess_status toy_digest(tess *t, uint64_t *out) {
+    double mean;
+    return toy_digest_and_mean(t, out, &mean);
 }
 
 /* ---- summoned -------------------------------------------------------------------------------------- */

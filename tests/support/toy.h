@@ -31,6 +31,8 @@ tess_status toy_pass(tess *, toy *, uint32_t kind, int64_t microbatch, double *l
 tess_status toy_run(tess *, uint32_t kind, int64_t microbatch, const tess_optimizer_options *or_null, double *loss);
 /** A hash over all parameters in fp32, opaque ones as they are, in declaration order: equal on all ranks. [C] */
 tess_status toy_digest(tess *, uint64_t *out);
+/* The same, and the buffer's mean as this rank has it. */
+tess_status toy_digest_and_mean(tess *t, uint64_t *digest, double *mean);
 /** *same: 1 where all scopes, summoned one within the other, hold what tess_each_full gives, rounded to what they are
  * handed out in. [C] Not on a device. */
 tess_status toy_summoned(tess *, const toy *, int *same);

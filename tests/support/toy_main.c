@@ -11,7 +11,6 @@
 #include "toy.h"
 #include "toy_device.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,19 +22,10 @@ static int fail(tess *t, tess_status s) {
     return tess_exit_code(s);
 }
 
-static tess_status take_buffer(void *user, const tess_range *r, void *data) {
-    if (strcmp(r->name, "h.2.mean") == 0)
-        *(double *)user = ((const float *)data)[0];
-    return TESS_OK;
-}
-
 /* After an evaluation every rank has rank 0's statistics. */
-static tess_status buffers_agree(tess *t, int *agree) {
-    double mine = NAN, least, most;
-    tess_status s = tess_each_full(t, TESS_OF_PARAM, take_buffer, &mine);
-    least = most = mine;
-    if (!s)
-        s = tess_all_reduce(t, &least, 1, TESS_F64, TESS_MIN);
+static tess_status buffers_agree(tess *t, double mine, int *agree) {
+    double least = mine, most = mine;
+    tess_status s = tess_all_reduce(t, &least, 1, TESS_F64, TESS_MIN);
     if (!s)
         s = tess_all_reduce(t, &most, 1, TESS_F64, TESS_MAX);
     *agree = least == most;
@@ -256,8 +246,9 @@ static int64_t stated(const tess *t) {
 static tess_status take_figures(training *r, const tool_witness *before, figures *f) {
     ledger_check_start(&r->c.full);
     f->stats.struct_size = sizeof f->stats;
-    tess_status s = buffers_agree(r->t, &f->agree);
-    if (s || (s = toy_digest(r->t, &f->digest)))
+    double mean;
+    tess_status s = toy_digest_and_mean(r->t, &f->digest, &mean);
+    if (s || (s = buffers_agree(r->t, mean, &f->agree)))
         return s;
     ledger_check_stop(&r->c.full);
     if ((s = tess_stats_get(r->t, &f->stats)))

@@ -34,17 +34,25 @@ static int is_first(const model *m, int32_t block) {
     return block == 0 && !m->t->decoder;
 }
 
+/* Returns parameter i, or the one of which it is another name. */
+static const model_param *root_of(const model *m, int32_t i) {
+    const model_param *p = &m->desc.params[i];
+    for (int32_t k = 0; p->alias_of[0] && k < m->desc.n_params; k++)
+        if (strcmp(m->desc.params[k].name, m->desc.params[i].alias_of) == 0)
+            p = &m->desc.params[k];
+    return p;
+}
+
 static void count_products(const model *m, int32_t block, model_cost *c) {
     const model_block *b = &m->desc.blocks[block];
     for (int32_t i = b->first_param; i < b->first_param + b->n_params; i++) {
-        const model_param *p = &m->desc.params[i];
-        for (int32_t k = 0; p->alias_of[0] && k < m->desc.n_params; k++)
-            if (strcmp(m->desc.params[k].name, m->desc.params[i].alias_of) == 0)
-                p = &m->desc.params[k];
+        const model_param *p = root_of(m, i);
         double times = p != &m->desc.params[i] ? (double)m->options.batch * m->options.context : applications(m, p);
-        double flops = 2 * times * (double)p->elems;
+        double flops = 2 * times * (double)p->elems, back = flops * (is_first(m, block) || p->is_frozen ? 1 : 2);
         c->forward_flops += flops;
-        c->backward_flops += flops * (is_first(m, block) || p->is_frozen ? 1 : 2);
+        c->backward_flops += back;
+        c->forward_fp8 += p->in_fp8 ? flops : 0;
+        c->backward_fp8 += p->in_fp8 ? back : 0;
         c->forward_kernels += times > 0;
         c->backward_kernels += times > 0 ? 2 : 0;
     }
@@ -65,6 +73,40 @@ static int ends_with(const char *name, const char *tail) {
     return n >= k && strcmp(name + n - k, tail) == 0;
 }
 
+static int is_named(const model_param *p, const decoder_param *as) {
+    return ends_with(p->name, as->leaf);
+}
+
+/* Keys and values have the input of queries, and up has that of a gate. */
+static int shares_input(const model *m, const model_param *p) {
+    const decoder_family *f = m->t->decoder;
+    const decoder *d = m->own;
+    for (int32_t k = 0; k < f->n_params; k++) {
+        int32_t at = f->params[k].place;
+        if ((at == DECODER_K_W || at == DECODER_V_W || (at == DECODER_UP_W && d->gated)) && is_named(p, &f->params[k]))
+            return 1;
+    }
+    return 0;
+}
+
+/* Codes of a product's factors. A GPU reads bf16 twice and writes a byte, of a result's gradient two, as it serves two
+ * products. The CPU reads twice and writes bf16 for each product. */
+static void count_codes(const model *m, const model_block *b, model_cost *c) {
+    const decoder *d = m->own;
+    const double each = d->beside ? 5 : 6;
+    for (int32_t i = b->first_param; i < b->first_param + b->n_params; i++) {
+        const model_param *p = &m->desc.params[i];
+        int is_first_one = !shares_input(m, p), trains = !p->is_frozen;
+        double x = is_first_one ? (double)(d->rows * dim(p, 1)) : 0, dy = (double)(d->rows * dim(p, 0));
+        if (!p->in_fp8)
+            continue;
+        c->forward_bytes += each * (x + (double)p->elems);
+        c->backward_bytes += each * ((double)p->elems + dy + trains * x) + trains * (d->beside ? 1 : each) * dy;
+        c->forward_kernels += 2 * is_first_one;
+        c->backward_kernels += 2 * is_first_one * (1 + trains);
+    }
+}
+
 static int is_half(const model *m, const model_block *b, int half) {
     return ends_with(b->name, m->t->decoder->halves[half][0]);
 }
@@ -82,6 +124,27 @@ static void count_layer(const model *m, const model_block *b, model_cost *c) {
     c->backward_kernels += 4 * attends + 4 * feeds;
 }
 
+int64_t model_head_chunks(const model *m, int64_t *rows) {
+    const decoder *d = m->own;
+    if (!m->t->decoder)
+        return 0;
+    *rows = d->head_rows;
+    return (d->rows + d->head_rows - 1) / d->head_rows;
+}
+
+/* The loss reads logits, and its gradient is written in their place. Each chunk but the first reads and writes the
+ * whole gradient of the matrix. */
+static void count_head(const model *m, const model_block *b, model_cost *c) {
+    const decoder *d = m->own;
+    int64_t rows, chunks = model_head_chunks(m, &rows);
+    double logits = (double)d->rows * (double)d->vocabulary * (d->beside ? (double)d->elem : sizeof(float));
+    double again = 2.0 * (double)(chunks - 1) * (double)d->vocabulary * (double)d->width * sizeof(float);
+    c->forward_bytes += logits;
+    c->backward_bytes += logits + (root_of(m, b->first_param + b->n_params - 1)->is_frozen ? 0 : again);
+    c->forward_kernels += 2 * (int32_t)(chunks - 1);
+    c->backward_kernels += 2 * (int32_t)(chunks - 1);
+}
+
 /* Such a block's forward does nothing in training. */
 static model_cost in_backward(const model_cost *c) {
     return (model_cost){ .backward_flops = c->forward_flops + c->backward_flops,
@@ -97,17 +160,16 @@ model_cost model_block_cost(const model *m, int32_t block) {
     count_products(m, block, &c);
     if (m->t->decoder && block > 0 && block < m->desc.n_blocks - 1) {
         count_layer(m, b, &c);
+        count_codes(m, b, &c);
     } else {
         c.forward_bytes = in + 2 * out + saved;
         c.backward_bytes = 2 * (in + out + saved);
         c.forward_kernels += 1;
         c.backward_kernels += 2;
     }
+    if (m->t->decoder && block == m->desc.n_blocks - 1)
+        count_head(m, b, &c);
     return b->flags & TESS_BLOCK_LATE_RESULT ? in_backward(&c) : c;
-}
-
-static int is_named(const model_param *p, const decoder_param *as) {
-    return ends_with(p->name, as->leaf);
 }
 
 /* Counts the products that a selective backward repeats: the first ones of the feed-forward half. */
@@ -137,6 +199,8 @@ void model_key(const model *m, char *out, size_t n) {
     size_t at = (size_t)snprintf(out, n, "%s batch=%d", m->t->name, o->batch);
     if (at < n && m->t->decoder)
         at += (size_t)snprintf(out + at, n - at, " width=%d heads=%d context=%d", o->width, o->heads, o->context);
+    if (at < n && m->t->decoder && o->head_rows)
+        at += (size_t)snprintf(out + at, n - at, " head-rows=%d", o->head_rows);
     if (at < n && strcmp(m->t->name, "convbn") == 0)
         at += (size_t)snprintf(out + at, n - at, " image=%d hidden=%d", o->image_size, o->hidden);
     if (at < n)

@@ -61,6 +61,8 @@ tess_status model_run_make(const train_settings *s, int32_t local, model_options
     o.frozen = s->freeze;
     o.groups = s->groups_text;
     o.half_units = s->half_units;
+    o.head_rows = (int32_t)s->head_rows;
+    o.attention_products = s->attention_products;
     o.packs = s->pack;
     if (s->folder || s->config)
         status = apply_config(s, &o);

@@ -235,13 +235,14 @@ static tess_status read_whole_numbers(train_settings *s) {
         const char *key;
         int64_t *value;
     } rows[] = {
-        { "batch", &s->batch },        { "accum", &s->accum },
-        { "threads", &s->threads },    { "layers", &s->layers },
-        { "heads", &s->heads },        { "width", &s->width },
-        { "context", &s->context },    { "image-size", &s->image_size },
-        { "hidden", &s->hidden },      { "seed", &seed },
-        { "save-every", &save_every }, { "keep", &keep },
-        { "eval-every", &eval_every }, { "patience", &patience },
+        { "batch", &s->batch },     { "accum", &s->accum },
+        { "threads", &s->threads }, { "layers", &s->layers },
+        { "heads", &s->heads },     { "width", &s->width },
+        { "context", &s->context }, { "image-size", &s->image_size },
+        { "hidden", &s->hidden },   { "head-rows", &s->head_rows },
+        { "seed", &seed },          { "save-every", &save_every },
+        { "keep", &keep },          { "eval-every", &eval_every },
+        { "patience", &patience },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         TRY(tool_option_int(rows[i].key, rows[i].value));
@@ -344,7 +345,7 @@ static void read_texts(train_settings *s) {
 tess_status train_settings_read(const char *model, train_settings *out) {
     const train_settings *usual = defaults_of(model);
     train_settings s = usual ? *usual : (train_settings){ .model = NULL };
-    const char *sync = "each", *units = "layer", *attention = "own";
+    const char *sync = "each", *units = "layer", *attention = "own", *products = "auto";
     s.accum = 1;
     TRY(read_whole_numbers(&s));
     TRY(read_length(&s));
@@ -365,6 +366,8 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     s.sync_each = strcmp(sync, "each") == 0;
     s.half_units = strcmp(units, "half") == 0;
     s.cudnn_attention = strcmp(attention, "cudnn") == 0;
+    TRY(tool_option_choice("attention-products", &products));
+    s.attention_products = strcmp(products, "auto") == 0 ? 0 : *products - '0';
     read_texts(&s);
     TRY(check_folder(&s));
     TRY(read_best(&s));

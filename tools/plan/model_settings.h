@@ -13,6 +13,7 @@ typedef struct { /* options, else the model's defaults */
     const char *model;
     int64_t batch, accum, threads; /* threads 0: not set */
     int sync_each, quiet, deterministic, half_units, cudnn_attention;
+    int attention_products;       /* 0: the shape decides */
     int steps_apart;              /* 1: a pass may run without its optimizer step */
     uint64_t seed, steps, epochs; /* one of steps and epochs is 0 */
     const char *optimizer;
@@ -23,7 +24,7 @@ typedef struct { /* options, else the model's defaults */
     train_group groups[TRAIN_GROUPS];
     int32_t n_groups;
     const char *groups_text; /* null: none */
-    int64_t layers, heads, width, context, image_size, hidden;
+    int64_t layers, heads, width, context, image_size, hidden, head_rows;
     const char *tokenizer, *valid; /* null: the folder's; the share, 0: the default */
     double valid_share;
     int pack;

@@ -9,6 +9,7 @@
 #include "core/readers/stated.h"
 #include "plan_at_peak.h"
 #include "plan_audit.h"
+#include "plan_head.h"
 #include "plan_matrices.h"
 #include "tools/support/progress.h"
 #include "tools/support/say.h"
@@ -28,6 +29,7 @@ typedef struct { /* all facts of a report, collected once */
     double seconds;
     plan_fullest fullest;
     plan_alive alive;
+    plan_head head;
     uint32_t domain; /* domain of the peak that is described: the device's unless all is on the host */
     int32_t largest; /* the unit with the most unsharded bytes */
     tess_unit_info largest_info;
@@ -76,6 +78,7 @@ static tess_status gather(const plan_source *s, tess_status over, facts *f) {
     f->fullest = plan_fullest_find(f->plan, f->domain);
     plan_alive_find(f->plan, f->fullest, f->domain, &f->alive);
     find_largest(f);
+    f->head = plan_head_of(s, f->over);
     return TESS_OK;
 }
 
@@ -245,6 +248,7 @@ static void print_tables(FILE *out, const facts *f) {
     print_backend(out, f);
     print_held(out, f);
     plan_audit_print(out, p);
+    plan_head_print(out, &f->head);
     print_peak(out, f);
     if (f->largest >= 0)
         fprintf(out, "the largest unit: %s, %s unsharded\n", f->largest_info.name,
@@ -345,6 +349,7 @@ static void put_plan(json_out *j, const facts *f) {
     plan_matrices_json(j, p);
     put_backend(j, f);
     plan_audit_json(j, p);
+    plan_head_json(j, &f->head);
     put_budgets(j, f);
     if (f->over) {
         json_array_begin(j, "remedies");

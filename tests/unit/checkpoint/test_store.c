@@ -97,6 +97,14 @@ static void test_store__a_file_of_many_chunks_reads_from_any_place(void **state)
         assert_non_null(strstr(tess_last_error(), "tensor 'b': the checksum of "));
         assert_non_null(strstr(tess_last_error(), " bytes at offset 8388608 is wrong"));
         tess__saved_file_close(f);
+        assert_int_equal(sim_disk_flip(disk, "/d/x.safetensors", 8 * (uint64_t)TESS__CHUNK_BYTES),
+                         0); /* and before it */
+        assert_int_equal(tess__saved_file_open(&of, 0, &f), TESS_OK);
+        assert_int_equal(tess__saved_file_verify(f), TESS_E_DATA);
+        assert_string_equal(tess_last_error(),
+                            "/d/x.safetensors: tensor 'a': the checksum of 4194304 bytes at offset 4194304 is wrong: "
+                            "the file has been damaged");
+        tess__saved_file_close(f);
     }
     free(file.sums); /* written where no checksums were known */
     file.sums = NULL;

@@ -3,6 +3,7 @@
  * host or its address. The ranks are sockets of this test. */
 #include <stdlib.h>
 
+#include "core/control/kv_cause.c"
 #include "kv_fixture.h"
 
 enum { RANKS = 3 };
@@ -258,6 +259,30 @@ static void test_kv_cause__ranks_that_do_not_come_are_named_as_far_as_there_is_r
     tess__kv_server_stop(server);
 }
 
+/* Each that has not been heard, and no other; not while this server itself was away. */
+static void test_kv_cause__silence_of_each_rank_is_found(void **state) {
+    (void)state;
+    for (int who = 0; who < RANKS; who++)
+        for (int away = 0; away < 2; away++) {
+            tess__kv_client clients[RANKS] = { 0 };
+            tess__kv_rank ranks[RANKS] = { 0 };
+            atomic_uchar silent[RANKS] = { 0 };
+            const int64_t beat = 4 * SECOND_NS, now = 100 * SECOND_NS;
+            tess__kv_server server = { .nranks = RANKS, .heartbeat_ns = beat, .ranks = ranks, .silent = silent };
+            server.turn_ns = away ? now - 3 * SECOND_NS : now - SECOND_NS;
+            for (int r = 0; r < RANKS; r++) {
+                ranks[r].client = &clients[r];
+                clients[r].heard_ns = r == who ? now - beat - 1 : now - beat;
+            }
+            find_silent(&server, now);
+            for (int r = 0; r < RANKS; r++)
+                assert_int_equal(silent[r], r == who && !away);
+            assert_int_equal(server.cause.strength, away ? TESS__KV_NO_CAUSE : TESS__KV_DEATH);
+            assert_int_equal(server.cause.rank, away ? 0 : who);
+            assert_int_equal(server.turn_ns, now);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kv_cause__report_waits_until_all_ranks_have_answered),
@@ -270,6 +295,7 @@ int main(void) {
         cmocka_unit_test(test_kv_cause__death_behind_a_goodbye_is_named),
         cmocka_unit_test(test_kv_cause__ranks_that_do_not_come_are_named_as_far_as_there_is_room),
         cmocka_unit_test(test_kv_cause__rank_that_is_heard_and_never_answers_delays_for_a_while_only),
+        cmocka_unit_test(test_kv_cause__silence_of_each_rank_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

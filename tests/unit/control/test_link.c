@@ -115,6 +115,25 @@ static void test_link__a_handshake_waits_for_its_answer(void **state) {
     close_ends();
 }
 
+/* Also where there was no room to write before. */
+static void test_link__who_has_gone_is_told_from_who_is_slow(void **state) {
+    static const char *const secret[] = { "one secret of both", "one secret of both" };
+    const struct iovec part = { sent, 16384 };
+    (void)state;
+    fill();
+    for (int tls = 0; tls < 2; tls++) {
+        connect_ends(tls ? secret : NULL);
+        move(1, 100);
+        while (tess__link_send(&ends[1], &part, 1) > 0)
+            ;
+        assert_int_equal(tess__link_send(&ends[1], &part, 1), 0);
+        close(ends[0].fd);
+        ends[0].fd = -1;
+        assert_int_equal(tess__link_send(&ends[1], &part, 1), -1);
+        close_ends();
+    }
+}
+
 static void test_link__another_secret_or_none_is_refused(void **state) {
     static const char *const others[][2] = { { "the secret", "the secreT" },
                                              { "the secret", NULL },
@@ -145,6 +164,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_link__bytes_come_in_order_and_whole),
         cmocka_unit_test(test_link__a_handshake_waits_for_its_answer),
+        cmocka_unit_test(test_link__who_has_gone_is_told_from_who_is_slow),
         cmocka_unit_test(test_link__another_secret_or_none_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/log.h"
 #include "tests/support/toy.h"
 
 static tess *open_toy(toy *m, tess_options o) {
@@ -57,6 +58,7 @@ static void test_public__every_field_of_the_options_arrives(void **state) {
     assert_true(i.device_memory_bytes == 1 << 30 && i.host_memory_bytes == 1 << 29);
     assert_true(i.memory == TESS_MEM_HOST && i.rank == 0 && i.ranks == 1 && i.shard_ranks == 1 && i.replicas == 1);
     assert_int_equal(tess_accum(t), 3);
+    assert_int_equal(tess__log_rank(), -1); /* lines of a rank alone name none */
     tess_close(t);
 }
 

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/log.h"
 #include "tests/support/ranks.h"
 #include "tests/support/toy.h"
 
@@ -365,19 +366,22 @@ static int barrier(const char *file) {
     tess *t = NULL;
     toy m;
     CHECK(!open_toy(&t, &m, 0, 0) && tess_rank(t) == own_rank && tess_ranks(t) == 2);
+    CHECK(tess__log_rank() == own_rank);
     if (own_rank == 1) {
         usleep(200000);
         CHECK(access(file, F_OK) != 0 && fclose(fopen(file, "w")) == 0);
     }
     CHECK(!tess_barrier(t));
     CHECK(access(file, F_OK) == 0);
-    enum { MANY = 100003 }; /* more than goes at once */
-    static double sums[MANY];
-    for (int i = 0; i < MANY; i++)
+    enum { MANY = 100303, BEHIND = 64 }; /* more than goes at once, and a rest that is nearly as much as that */
+    static double sums[MANY + BEHIND];
+    for (int i = 0; i < MANY + BEHIND; i++)
         sums[i] = i + own_rank;
     CHECK(!tess_all_reduce(t, sums, MANY, TESS_F64, TESS_SUM));
     for (int i = 0; i < MANY; i++)
         CHECK(sums[i] == 2 * i + 1);
+    for (int i = MANY; i < MANY + BEHIND; i++)
+        CHECK(sums[i] == i + own_rank);
     CHECK(!tess_close(t));
     return 0;
 }

@@ -227,6 +227,53 @@ static void test_plan__a_dropped_output_and_a_gradient_in_place_take_nothing(voi
     assert_int_equal(bytes_with_flags(TESS_BLOCK_GRAD_IN_PLACE, 2 * OUTPUT), 7 * OUTPUT);
 }
 
+/* ---- scratch of collectives ---- */
+
+static tess_need wanted;
+static tess_status need_wanted(void *ctx, const tess_plan_env *env, const tess_collective *c, tess_need *out) {
+    (void)ctx, (void)c;
+    TESS_GIVE(out, &wanted);
+    return env->nranks == 7 ? TESS_E_UNSUPPORTED : TESS_OK;
+}
+
+static tess_status ask_scratch(tess_need need, int32_t nranks, uint64_t most, uint64_t *bytes) {
+    static const tess_comm_ops comm = { .struct_size = sizeof comm, .need = need_wanted };
+    plan f;
+    plan_init(&f, 4);
+    f.setup.comm = &comm;
+    f.setup.most_bytes = most;
+    wanted = need;
+    *bytes = 1;
+    return tess__scratch_of(&f.setup, TESS_ALL_GATHER, TESS_BF16, TESS_F32, 10, nranks, bytes);
+}
+
+static void expect_refused(tess_need need, int32_t nranks, uint64_t most, const char *why) {
+    uint64_t bytes;
+    assert_int_equal(ask_scratch(need, nranks, most, &bytes), TESS_E_UNSUPPORTED);
+    assert_string_equal(tess_last_error(), why);
+    assert_int_equal(bytes, 1);
+}
+
+static void test_plan__scratch_is_on_the_device_or_refused(void **state) {
+    (void)state;
+    static const char apart[] =
+        "the comm plugin wants scratch outside device memory or aligned to 64 bytes for operation 1",
+                      wide[] =
+                          "the comm plugin wants scratch outside device memory or aligned to 128 bytes for operation 1";
+    uint64_t bytes;
+    assert_int_equal(TESS_ALL_GATHER, 1);
+    assert_int_equal(ask_scratch((tess_need){ .device_bytes = 300, .align = 64 }, 4, 160, &bytes), TESS_OK);
+    assert_int_equal(bytes, 300);
+    expect_refused((tess_need){ .device_bytes = 300, .align = 128 }, 4, 0, wide);
+    expect_refused((tess_need){ .pinned_bytes = 1, .align = 64 }, 4, 0, apart);
+    expect_refused((tess_need){ .host_bytes = 1, .align = 64 }, 4, 0, apart);
+    expect_refused((tess_need){ .align = 64 }, 7, 0,
+                   "the comm plugin does not offer a collective (operation 1, bf16 to f32, 7 ranks)");
+    expect_refused((tess_need){ .align = 64 }, 4, 159,
+                   "a collective has 160 bytes on a rank, and the comm plugin takes 159: smaller units are needed "
+                   "(TESSERA_WRAP)");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plan__an_alternative_leaves_the_plan_as_it_was),
@@ -236,6 +283,7 @@ int main(void) {
         cmocka_unit_test(test_plan__gradients_rest_apart_from_a_large_evaluation),
         cmocka_unit_test(test_plan__gradients_that_step_in_their_pass_end_within_it),
         cmocka_unit_test(test_plan__a_dropped_output_and_a_gradient_in_place_take_nothing),
+        cmocka_unit_test(test_plan__scratch_is_on_the_device_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,7 @@
 
 #include <tessera/plugin_helpers.h>
 #include "core/plugin/open.h"
+#include "tests/unit/kept.h"
 
 /* -1: the plugin does not serve such ranks. */
 static int64_t cost_on_hosts(const tess__plugin *p, uint32_t op, int32_t ranks, int32_t per_host, uint64_t count) {
@@ -93,10 +94,68 @@ static void test_comm_cost__is_what_moves_at_the_speed_of_its_way(void **state) 
     tess__plugin_close(p);
 }
 
+/* ---- what collectives need, in numbers ---- */
+
+static void print_need(const tess__plugin *p, const tess_plan_env *env, const tess_collective *c, char *out) {
+    const tess_comm_ops *ops = p->ops;
+    tess_need need = { .struct_size = sizeof need };
+    int64_t ns = -1;
+    tess_status s = ops->need(p->ctx, env, c, &need);
+    if (TESS_CAN(tess_comm_ops, ops, cost))
+        ops->cost(p->ctx, env, c, &ns);
+    if (s)
+        sprintf(out, " %d", s);
+    else
+        sprintf(out, " %llu+%llu:%lld", (unsigned long long)need.device_bytes,
+                (unsigned long long)(need.host_bytes + need.pinned_bytes), (long long)ns);
+}
+
+static void print_needs(kept *k, const tess__plugin *p, const char *name, tess_collective *c,
+                        const tess_plan_env *env) {
+    static const uint64_t counts[] = { 0, 1, 1000, 4096, 20000, 65536, 1 << 20, (3 << 20) + 7 };
+    char line[KEPT_LINE];
+    sprintf(line, "%s operation %u %s %s, %d ranks, %d a host:", name, c->op, c->redop == TESS_MAX ? "max" : "sum",
+            tess_dtype_name(c->send_dtype), env->nranks, env->ranks_per_host);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        c->count = counts[i];
+        print_need(p, env, c, line + strlen(line));
+    }
+    kept_line(k, line);
+}
+
+static void test_comm_cost__needs_equal_those_that_are_kept(void **state) {
+    (void)state;
+    static const char *const names[] = { "gloo", "shm", "hosts" };
+    static const int32_t hosts[][2] = {
+        { 1, 1 }, { 2, 2 }, { 4, 4 }, { 4, 2 }, { 6, 2 }, { 7, 4 }, { 5, 2 }, { 6, 3 }
+    };
+    kept k = kept_open("plugins/kept_needs.txt");
+    for (int n = 0; n < 3; n++) {
+        tess__plugin *p = NULL;
+        assert_int_equal(tess__plugin_open(TESS_KIND_COMM, names[n], NULL, &p), TESS_OK);
+        for (int i = 0; i < 8 * 7 * 3; i++) {
+            tess_plan_env env = { .struct_size = sizeof env, .mem = TESS_MEM_HOST, .in_flight = 2 };
+            uint32_t half = i % 3 ? TESS_BF16 : TESS_F32, redop = i % 3 == 2 ? TESS_MAX : TESS_SUM;
+            tess_collective c = { .struct_size = sizeof c,
+                                  .op = TESS_ALL_GATHER + (uint32_t)(i / 3 % 7),
+                                  .redop = redop };
+            c.send_dtype = half;
+            c.recv_dtype = c.op == TESS_REDUCE_SCATTER && redop == TESS_SUM ? TESS_F32 : half;
+            c.send_mem = c.recv_mem = TESS_MEM_HOST;
+            c.scale = 1;
+            env.nranks = hosts[i / 21][0], env.ranks_per_host = hosts[i / 21][1];
+            print_needs(&k, p, names[n], &c, &env);
+        }
+        tess__plugin_close(p);
+    }
+    kept_close(&k);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_comm_cost__more_is_never_cheaper),
         cmocka_unit_test(test_comm_cost__is_what_moves_at_the_speed_of_its_way),
+        cmocka_unit_test(test_comm_cost__needs_equal_those_that_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

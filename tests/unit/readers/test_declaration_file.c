@@ -111,6 +111,26 @@ static void test_declaration_file__holds_every_declaration_and_option_in_force(v
     tess_close(t);
 }
 
+/* tess_shard reads the engine's own settings, and leaves its thread with those of the caller. */
+static void test_declaration_file__is_where_the_engine_s_own_setting_says(void **state) {
+    (void)state;
+    char path[256], third[272], text[4096];
+    const tess_setting own[] = { { "plan", "2" }, { "plan-file", path } };
+    const tess__given callers = { 0 };
+    tess_options o = { .struct_size = sizeof o, .settings = own, .n_settings = 2 };
+    snprintf(path, sizeof path, "%s/own", dir.path);
+    snprintf(third, sizeof third, "%s.3", path); /* behind the two of the test above */
+    tess__given_use(&callers);
+    tess__describe_expect(1);
+    tess *t = declare(&o);
+    assert_int_equal(tess_shard(t, NULL, NULL), TESS_E_PLANNED);
+    assert_ptr_equal(tess__given_use(NULL), &callers);
+    read_file(third, text, sizeof text);
+    assert_memory_equal(text, "tessera-plan 3\n", 15);
+    unlink(third);
+    tess_close(t);
+}
+
 /* ---- fields ---- */
 
 static int is_written(const tess__field *f) {
@@ -174,6 +194,7 @@ static void test_fields__come_back_as_they_were_written(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_declaration_file__holds_every_declaration_and_option_in_force),
+        cmocka_unit_test(test_declaration_file__is_where_the_engine_s_own_setting_says),
         cmocka_unit_test(test_fields__come_back_as_they_were_written),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

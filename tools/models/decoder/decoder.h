@@ -119,7 +119,7 @@ struct decoder {
     uint32_t dtype;
     uint64_t elem; /* bytes of one element */
     int64_t batch, time, rows, width, heads, kv_heads, size, q_width, kv_width, qkv_width, hidden, vocabulary;
-    int64_t chunk_samples, chunk_rows, head_rows;
+    int64_t chunk_samples, chunk_rows, head_rows /* of a chunk of the head */;
     uint64_t turned_bytes; /* bytes of the angles that a layer saves */
     float eps;
     decoder_sight sights[DECODER_SIGHTS];

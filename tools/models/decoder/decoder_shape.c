@@ -94,7 +94,7 @@ void decoder_sizes(model *m, decoder *d) {
     d->chunk_rows = d->chunk_samples * d->time;
     int64_t rows = HEAD_BYTES / (d->vocabulary * (int64_t)sizeof(float)), few = chunk_rows(d->width);
     rows = rows < few ? rows : few;
-    d->head_rows = divisor(d->rows, rows > HEAD_ROWS ? rows : HEAD_ROWS);
+    d->head_rows = divisor(d->rows, o->head_rows ? o->head_rows : rows > HEAD_ROWS ? rows : HEAD_ROWS);
 }
 
 /* ---- rotary positions -------------------------------------------------------------------------------- */

@@ -126,6 +126,10 @@ static int trains(const tess_block_call *call) {
     return (call->pass & TESS_PASS_TRAIN) != 0;
 }
 
+static uint64_t chunk_rows(const device_decoder *g) {
+    return (uint64_t)g->d.head_rows;
+}
+
 static uint64_t wide_bytes(const decoder *d) {
     return decoder_widens(d, d->table) ? decoder_bytes(d, d->vocabulary, d->width) : 0;
 }
@@ -134,7 +138,7 @@ static head head_of(const model *m, const tess_block_call *call, void *scratch, 
     const device_decoder *g = m->own;
     head h = { .m = m, .g = g, .call = call };
     char *at = scratch;
-    h.logits = decoder_cut(&at, g->head_rows * g->pitch * g->d.elem);
+    h.logits = decoder_cut(&at, chunk_rows(g) * g->pitch * g->d.elem);
     h.stats = decoder_cut(&at, g->stats_bytes);
     h.normal = decoder_cut(&at, g->row_bytes);
     h.d = decoder_cut(&at, backward ? g->row_bytes : 0);
@@ -165,21 +169,27 @@ static tess_status normalise(const head *h) {
 
 /* ---- a chunk: rows from `first` on ---- */
 static uint64_t rows_from(const device_decoder *g, uint64_t first) {
-    return g->rows.rows - first < g->head_rows ? g->rows.rows - first : g->head_rows;
+    return g->rows.rows - first < chunk_rows(g) ? g->rows.rows - first : chunk_rows(g);
 }
 
 static void *factor_row(const head *h, char *x, uint64_t row) {
     return x + row * h->g->rows.width * h->g->d.elem;
 }
 
-/* Computes logits, as factors or in fp32. */
+/* Computes logits before their cap, as factors or in fp32. */
 static tess_status logits_of(const head *h, uint64_t first, uint64_t rows, void *y, int32_t wide) {
     ops_factors f = { .rows = (int64_t)rows, .columns = h->g->d.vocabulary };
-    uint64_t elems = rows > 1 ? rows * h->g->pitch : (uint64_t)h->g->d.vocabulary;
     f.depth = (int64_t)h->g->rows.width, f.a = factor_row(h, h->normal, first), f.b = h->e.head;
     f.y = y, f.y_pitch = (int64_t)h->g->pitch, f.turn_b = 1, f.wide = wide;
-    OPS_TRY(h->g->t->product(h->m->o, &f, h->inner));
-    return h->g->d.logit_cap > 0 ? h->g->t->cap(h->m->o, y, elems, h->g->d.logit_cap, wide) : TESS_OK;
+    return h->g->t->product(h->m->o, &f, h->inner);
+}
+
+/* Computes those of one row in fp32, for the result. */
+static tess_status result_logits(const head *h, uint64_t row) {
+    const decoder *d = &h->g->d;
+    float *y = lm_logits(h->call->output);
+    OPS_TRY(logits_of(h, row, 1, y, 1));
+    return d->logit_cap > 0 ? h->g->t->cap(h->m->o, y, (uint64_t)d->vocabulary, d->logit_cap) : TESS_OK;
 }
 
 /* Writes the losses of a chunk; training replaces the logits by their gradient. */
@@ -215,7 +225,7 @@ static tess_status weight_gradient(const head *h, uint64_t first) {
 static tess_status wanted_logits(const head *h) {
     const model_batch *batch = model__batch(h->m, h->call);
     int has = batch->want_logits && batch->logits_row < h->g->rows.rows;
-    return has ? logits_of(h, batch->logits_row, 1, lm_logits(h->call->output), 1) : TESS_OK;
+    return has ? result_logits(h, batch->logits_row) : TESS_OK;
 }
 
 static tess_status chunk(const head *h, uint64_t first) {
@@ -238,7 +248,7 @@ static tess_status whole_batch(const head *h) {
     const model *m = h->m;
     OPS_TRY(ids_of(m, h->call, 1, h->targets));
     OPS_TRY(wanted_logits(h));
-    for (uint64_t first = 0; first < h->g->rows.rows; first += h->g->head_rows)
+    for (uint64_t first = 0; first < h->g->rows.rows; first += chunk_rows(h->g))
         OPS_TRY(chunk(h, first));
     return h->g->t->loss_sum(m->o, h->losses, model__batch(m, h->call)->count, h->targets,
                              &((const model_batch *)h->call->batch)->divisor, model__loss(h->call));
@@ -246,7 +256,7 @@ static tess_status whole_batch(const head *h) {
 
 static tess_status one_position(const head *h) {
     device_decoder *g = h->m->own;
-    OPS_TRY(logits_of(h, 0, 1, lm_logits(h->call->output), 1));
+    OPS_TRY(result_logits(h, 0));
     g->d.filled = g->d.position + 1;
     return TESS_OK;
 }
@@ -301,12 +311,12 @@ static void choose_rows(const model *m, uint64_t layer_scratch) {
     uint64_t fit = layer_scratch / (g->pitch * g->d.elem) / 64 * 64, least = LEAST_BYTES / g->d.elem;
     fit = even_rows(g->rows.rows, fit < least ? least : fit);
     fit = m->options.head_rows ? (uint64_t)m->options.head_rows : fit;
-    g->head_rows = fit < g->rows.rows ? fit : g->rows.rows;
+    g->d.head_rows = (int64_t)(fit < g->rows.rows ? fit : g->rows.rows);
 }
 
 /* Returns the workspace of the head's three products for a chunk, and of its sums over columns. */
 static ops_scratch need_head(const device_decoder *g) {
-    int64_t rows = (int64_t)g->head_rows, vocabulary = g->d.vocabulary, width = (int64_t)g->rows.width;
+    int64_t rows = g->d.head_rows, vocabulary = g->d.vocabulary, width = (int64_t)g->rows.width;
     ops_scratch need;
     need.forward_bytes = need.backward_bytes = g->t->product_need(rows, vocabulary, width);
     need.backward_bytes = device_most(need.backward_bytes, g->t->columns_need(g->rows.rows, 2 * g->rows.width));
