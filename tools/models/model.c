@@ -143,12 +143,13 @@ tess_status model_create(const char *name, const model_options *options, model *
         OPS_TRY(t->check(t, &filled));
     const ops_table *operators;
     OPS_TRY(ops_find(filled.operators, &operators));
-    ops_options how = { filled.threads,       filled.precision == TESS_BF16,
-                        filled.isa,           filled.precision == TESS_F16,
-                        filled.products != 0, t->decoder && filled.cudnn_attention };
-    if (how.cudnn_attention && operators->mem != TESS_MEM_CUDA)
-        return tess_fail(TESS_E_UNSUPPORTED, "attention=cudnn: operators %s compute their own: TESSERA_DEVICE=cuda",
-                         operators->name);
+    const ops_options how = { .threads = filled.threads,
+                              .bf16 = filled.precision == TESS_BF16,
+                              .isa = filled.isa,
+                              .fp16 = filled.precision == TESS_F16,
+                              .fp8 = filled.products != 0,
+                              .cudnn_attention = t->decoder && filled.cudnn_attention,
+                              .attention_products = filled.attention_products };
     model *m = calloc(1, sizeof *m);
     if (!m)
         return tess_fail(TESS_E_NOMEM, "out of memory for model %s", name);

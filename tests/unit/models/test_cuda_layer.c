@@ -545,14 +545,19 @@ static void test_cuda_layer__attention_in_16_bits_is_its_definition(void **state
         { 2, 9, 3, 8, 0 },        { 1, 1, 1, 4, 0 },
         { 2, 64, 2, 16, 0 },      { 1, 130, 2, 16, 0 },
         { 1, 70, 4, 24, 2 },      { 1, 65, 2, 32, 0 },
-        { 1, 131, 1, 64, 0 },     { 1, 33, 3, 5, 1 },
+        { 1, 331, 1, 64, 0 },     { 1, 33, 3, 5, 1 },
         { 1, 70, 2, 80, 0 },      { 1, 67, 1, 96, 0 },
         { 1, 81, 2, 128, 1 },     { 1, 20, 1, 127, 0 },
         { 1, 150, 2, 16, 1, 70 }, { 2, 70, 1, 32, 1, 5, 0.4f, 1.5f },
     };
     (void)state;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        attention_on(shapes[i], IN_BF16), attention_on(shapes[i], IN_F16);
+    static const int products[] = { 0, 5, 7 };
+    for (size_t n = 0; n < sizeof products / sizeof *products; n++) {
+        attention_products = products[n];
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            attention_on(shapes[i], IN_BF16), attention_on(shapes[i], IN_F16);
+    }
+    attention_products = 0;
 }
 
 /* The graphs, operation by operation on the double, within what our own kernels are held to. */
@@ -815,6 +820,48 @@ static void test_cuda_layer__logits_in_16_bits_lie_within_their_bound(void **sta
     }
 }
 
+/* The loss and its gradient are those of the logits as the product has rounded them, once: a cap rounds none of them
+ * again. */
+static void rounded_once_on(uint64_t classes, int halves, float cap) {
+    uint64_t pitch = (classes + 7) / 8 * 8;
+    tables t = open_tables(halves, 4096);
+    both x = numbers(1, ROWS * pitch), labels = indices(ROWS, (int32_t)classes), loss = take(sizeof(ops_loss));
+    double expected = 0, u = halves == IN_F16 ? 0x1p-11 : 0x1p-8, off = EXP_OFF + (double)cap * 0x1p-19;
+    for (uint64_t i = 0; i < ROWS * pitch; i++)
+        ((float *)x.host)[i] *= 8;
+    up_factors(&x, halves); /* x.host then has what was rounded */
+    ops_row_loss l = { .logits = x.dev, .labels = (int32_t *)labels.dev, .losses = t.scratch.dev, .slopes = 1 };
+    l.rows = l.count = ROWS, l.classes = classes, l.pitch = pitch, l.mean = 1, l.cap = cap, l.scale = 64;
+    float *z = down_factors(&x, halves);
+    assert_int_equal(layer(&t)->loss(t.d, &l), TESS_OK);
+    assert_int_equal(layer(&t)->loss_sum(t.d, t.scratch.dev, ROWS, NULL, NULL, (ops_loss *)loss.dev), TESS_OK);
+    float *slopes = down_factors(&x, halves);
+    for (uint64_t r = 0; r < ROWS; r++) {
+        const int32_t label = ((int32_t *)labels.host)[r];
+        const float *row = z + r * pitch;
+        double sum = 0;
+        for (uint64_t c = 0; c < classes; c++)
+            sum += exp((double)cap * tanh((double)(row[c] / cap)));
+        expected += log(sum) - (double)cap * tanh((double)(row[label] / cap));
+        for (uint64_t c = 0; c < classes; c++) {
+            double part = tanh((double)(row[c] / cap)), p = exp((double)cap * part) / sum;
+            double g = (p - (c == (uint64_t)label)) * (1 - part * part), got = (double)slopes[r * pitch + c] / 64;
+            assert_true(fabs(got - g) <= u * fabs(g) + off * p + 0x1p-19 * (c == (uint64_t)label) + 0x1p-24);
+        }
+    }
+    ops_loss *got = down(&loss);
+    assert_true(fabs(got->loss - expected) <= ROWS * off);
+    free(z), free(slopes), free(got);
+    close_tables(&t);
+}
+
+static void test_cuda_layer__capped_logits_are_rounded_once(void **state) {
+    (void)state;
+    for (int halves = 1; halves < FACTOR_KINDS; halves++)
+        for (uint64_t classes = 131; classes < 10000; classes += 8078)
+            rounded_once_on(classes, halves, 2), rounded_once_on(classes, halves, 30);
+}
+
 /* One logit of row 1 that is no finite number: the loss says so. */
 static void loss_is_no_number_with(uint64_t classes, uint64_t at, float value, int halves) {
     tables t = open_tables(halves, 4096);
@@ -871,6 +918,7 @@ int main(void) {
         cmocka_unit_test(test_cuda_layer__attention_by_products_is_its_definition),
         cmocka_unit_test(test_cuda_layer__ends_equal_the_cpus),
         cmocka_unit_test(test_cuda_layer__logits_in_16_bits_lie_within_their_bound),
+        cmocka_unit_test(test_cuda_layer__capped_logits_are_rounded_once),
         cmocka_unit_test(test_cuda_layer__a_loss_that_is_no_number_is_seen),
     };
     return cmocka_run_group_tests(tests, start, finish);
