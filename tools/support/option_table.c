@@ -90,7 +90,7 @@ const tool_option tool_options[] = {
       MEMORY, ALL, TRANSFORMERS, 0, 0 },
     { "attention", CHOICE, "own", "own|cudnn", "decoders on a GPU in 16 bits: our kernels, or cuDNN's", "own|cudnn",
       RANKS, TRAINS, TRANSFORMERS, 0, 0 },
-    { "attention-products", CHOICE, "auto", "auto|5|7", "products of attention's backward on a GPU", "N", MEMORY, ALL,
+    { "attention-products", CHOICE, "auto", "auto|5|7", "products of attention's backward on a GPU", "N", MODEL, ALL,
       TRANSFORMERS, 0, 0 },
     { "activations", OF_CORE, "MODE", MEMORY, TRAINS, NULL, 0, 0 },
     { "offload", OF_CORE, "PLUGIN", MEMORY, TRAINS, NULL, 0, 0 },
