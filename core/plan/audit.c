@@ -11,8 +11,9 @@ static int32_t params_of(const tess__model *m, int32_t block) {
     return m->scopes[m->blocks[block].scope].n_params;
 }
 
-int tess__audit_covers(const tess__setup *s, const tess__model *m, int32_t block) {
-    return s->audit_every && s->nranks > 1 && m->blocks[block].options.flags & TESS_BLOCK_AUDIT;
+int tess__audit_covers(const tess__setup *s, const tess__model *m, int32_t block, int backward) {
+    return s->audit_every && s->nranks > 1 && m->blocks[block].options.flags & TESS_BLOCK_AUDIT &&
+           (backward || !tess__result_is_late(m, block));
 }
 
 int tess__audit_adds(const tess__model *m, int32_t block, int32_t k) {

@@ -14,8 +14,9 @@ typedef struct { /* offsets, and bytes in all */
     uint64_t output, saved, scratch, grad_input, grads, work_bytes;
 } tess__audit_room;
 
-/** Whether a block is audited. */
-int tess__audit_covers(const tess__setup *, const tess__model *, int32_t block);
+/** Whether a block's forward or backward is audited. Where backward writes the result, forward has nothing to compare.
+ */
+int tess__audit_covers(const tess__setup *, const tess__model *, int32_t block, int backward);
 /** The sums are gradients that a later block has begun: of parameters that both have. Whether parameter k of the
  * block's scope is one. */
 int tess__audit_adds(const tess__model *, int32_t block, int32_t k);

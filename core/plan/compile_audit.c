@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Every audited block has these instructions in every pass, and its turn comes at run time: so a program stays the same
- * for all steps, and so do its bytes. */
+/* Every audited block has these instructions in every training pass, and its turn comes at run time. So a program stays
+ * the same for all steps, and so do its bytes. */
 #include "compile_audit.h"
 
 #include "audit.h"
@@ -9,7 +9,7 @@
 
 static int is_audited(const tess__compiler *b, uint8_t type, int32_t block) {
     return (b->p->kind & 15) == TESS_PASS_TRAIN && type < TESS__RECOMPUTE_BEGIN &&
-           tess__audit_covers(b->setup, b->model, block);
+           tess__audit_covers(b->setup, b->model, block, type == TESS__BACKWARD_BEGIN || type == TESS__BACKWARD_END);
 }
 
 /* Posts a collective that gives every rank `bytes` of each. */

@@ -2,18 +2,13 @@
 /* The part of cuDNN that the models call: convolutions of NHWC tensors, with the filters [out, k, k, in], as plain
  * loops in the stream's order. The deterministic algorithms alone; each wants a workspace, which must lie in device
  * memory. */
-#include <cudnn.h>
+#include "cudnn_graph.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "double.h"
-#include "driver.h"
 #include "races.h"
 
-struct cudnnContext {
-    double_stream *stream;
-    int device;
-};
 struct cudnnTensorStruct {
     int dtype, n, c, h, w;
 };
@@ -26,7 +21,7 @@ struct cudnnConvolutionStruct {
 enum { WORKSPACE_BYTES = 8192 };
 
 DOUBLE_API size_t cudnnGetVersion(void) {
-    return CUDNN_VERSION;
+    return (size_t)double__number("CUDNN_VERSION", CUDNN_VERSION);
 }
 DOUBLE_API const char *cudnnGetErrorString(cudnnStatus_t status) {
     return status == CUDNN_STATUS_BAD_PARAM ? "bad parameter" : "the double says so";

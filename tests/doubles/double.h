@@ -24,6 +24,7 @@
  *   PROCESSORS=132                multiprocessors of each device
  *   DRIVER_VERSION=13000          the CUDA version of the driver; images of a later one do not load
  *   CAPABILITY=90                 of the chip: images without code for it do not load
+ *   CUDNN_VERSION=91900 CUDNN_WORKSPACE=0  cuDNN's version, and bytes that each of its plans wants more
  *   NCCL_VERSION=22809            the version it says it has; functions that came later fail
  *   NCCL_DEATH=error|hang         what a collective does when a peer died: an asynchronous error, as over a network, or
  *                                 nothing until it is aborted, as over NVLink and shared memory */

@@ -121,6 +121,17 @@ needs_doubles() {
 }
 # brief_text: options for runs of decoders whose text does not matter: a short one to train on and to be judged by.
 brief_text() { seq 1 1500 >brief.txt && echo "--data $PWD/brief.txt"; }
+# brief_digits: the same for mnist, for which all images take longer than many steps: 512 to train on, 64 to be judged by.
+brief_digits() {
+  digits_of train 512 '\002\000'
+  digits_of t10k 64 '\000\100'
+  echo "--data $PWD/digits --batch 8"
+}
+digits_of() { # SET COUNT ITS BYTES
+  mkdir -p digits
+  { printf "\0\0\010\003\0\0$3\0\0\0\034\0\0\0\034" && head -c $(($2 * 28 * 28)) "$TESSERA"; } >"digits/$1-images-idx3-ubyte"
+  { printf "\0\0\010\001\0\0$3" && printf '\0\001\002\003\004\005\006\007%.0s' $(seq $(($2 / 8))); } >"digits/$1-labels-idx1-ubyte"
+}
 # Of a new plugin's own test, what takes long is left to those who write one.
 brief_checks="--skip comm/values_[ef]* --skip comm/large_* --skip comm/repeatable_five* --skip comm/stalled*"
 on_double() { TESSERA_DOUBLE_RACES=1 LD_LIBRARY_PATH="$doubles" TESSERA_DOUBLE_LEAKS=${leaks:-99} TESSERA_DOUBLE_DELAY_US=${delay:-5} "$@"; }

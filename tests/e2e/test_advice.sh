@@ -59,7 +59,8 @@ export TESSERA_PREFETCH=1 # else the engine gathers less ahead by itself
 small="$(brief_text) --layers 3 --width 64 --heads 4 --context 32 --batch 4"
 # shellcheck disable=SC2086
 model 1 70 gpt $small
-model 1 80 mnist --batch 8
+# shellcheck disable=SC2046
+model 1 80 mnist --batch 8 $(brief_digits)
 model 1 93 convbn --image-size 16 --hidden 8
 if [ $network = 1 ]; then
   # shellcheck disable=SC2086

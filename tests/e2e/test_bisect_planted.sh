@@ -6,7 +6,7 @@
 # by itself, within 40 steps run again. `bent` is the command from another build (tests/support/bent_main.c).
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
-small="gpt --layers 2 --heads 2 --width 32 --context 16 --batch 1 --quiet --deterministic"
+small="gpt $(brief_text) --layers 2 --heads 2 --width 32 --context 16 --batch 1 --quiet --deterministic"
 bent=$BUILD/tests/support/bent
 faulty=$BUILD/tests/conformance/bad/faulty
 [ -x "$bent" ] || fail "no $bent"

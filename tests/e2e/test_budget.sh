@@ -11,7 +11,7 @@ unset TESSERA_DEVICE_MEMORY TESSERA_HOST_MEMORY RANK WORLD_SIZE
 export TESSERA_LOG=error TESSERA_THREADS=1
 field() { tail -n 1 "$2" | sed -n 's/.*"'"$1"'":\([0-9a-z]*\).*/\1/p'; }
 gpt="gpt --layers 2 --heads 2 --width 32 --context 16 --batch 2 --data $SOURCE/core/layout/layout.c --steps 1"
-mnist="mnist --batch 4 --steps 1"
+mnist="mnist $(brief_digits) --batch 4 --steps 1"
 convbn="convbn --image-size 16 --hidden 8 --steps 2"
 
 check() { # check MODEL RANKS OPTIONS…: of device memory

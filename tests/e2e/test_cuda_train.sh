@@ -21,7 +21,7 @@ same() {
     fail "$model $*: loss $(summary loss cuda.json), on the CPU $(summary loss cpu.json)"
 }
 small_gpt="gpt $(brief_text) --batch 2 --layers 2 --heads 2 --width 16 --context 8 --steps 4"
-small_mnist="mnist --batch 16 --steps 2"
+small_mnist="mnist $(brief_digits) --batch 16 --steps 2"
 small_convbn="convbn --image-size 12 --hidden 8 --steps 2"
 
 same "$small_mnist" 1e-5
@@ -32,12 +32,13 @@ same "$small_gpt" 1e-5 --offload cpu
 [ "$(summary params_digest cuda.json)" = "$digest" ] || fail "offload has digest $(summary params_digest cuda.json), without $digest"
 same "$small_convbn" 1e-2
 same "$small_gpt" 1e-2 --precision bf16 --offload cpu --activations recompute
+LC_ALL=C awk 'BEGIN { for (i = 0; i < 4000; i++) printf "%c%c", i * 37 % 61 + 1, i % 2 }' >tokens.bin # below 320
 # gpt2 has any vocabulary, and more than 1,024 rows here: the head works by two chunks, the second a short one.
 cat >config.json <<'END'
 {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 160,
  "vocab_size": 1003, "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
 END
-gpt2="gpt2 --config config.json --batch 9 --context 128"
+gpt2="gpt2 --data tokens.bin --config config.json --batch 9 --context 128"
 same "$gpt2 --steps 6" 1e-5 --sample 5
 grep -q '"event":"sample".*"passes":5,' cuda.json || fail "5 tokens: $(grep '"event":"sample"' cuda.json)"
 digest=$(summary params_digest cuda.json)
@@ -47,7 +48,6 @@ TESSERA_DOUBLE_LOG=$PWD/calls same "$gpt2 --steps 2" 1e-2 --precision bf16 --acc
 grep -q "^0 cublasGemm " calls || fail "no products: $(cat calls)"
 ! grep "^0 odd-sides" calls || fail "products read bf16 along the vocabulary of 1,003 element by element"
 expect 0 on_double "$TESSERA" train $gpt2 --steps 2 --device cuda --export gpt2
-LC_ALL=C awk 'BEGIN { for (i = 0; i < 4000; i++) printf "%c%c", i * 37 % 61 + 1, i % 2 }' >tokens.bin # below 320
 same "gpt2 --model gpt2 --data tokens.bin --batch 9 --context 128 --steps 1" 1e-5
 if ! "$TESSERA" --version | grep 'left out' | grep -q PCRE2; then # completions alone: by one chunk of the head, and by two
   samples="--data samples.jsonl --tokenizer $SOURCE/tests/reference/data/tokenizers/gpt2 --accum 2 --steps 3"
@@ -65,7 +65,7 @@ cat >llama.json <<'END'
  "hidden_act": "silu", "tie_word_embeddings": false, "rope_scaling": {"rope_type": "llama3", "factor": 4.0,
  "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8}}
 END
-llama="llama --config llama.json --batch 2 --context 16"
+llama="llama --data tokens.bin --config llama.json --batch 2 --context 16"
 same "$llama --steps 6" 1e-5 --sample 20 # in a full context 8 of 16 tokens begin anew
 grep -q '"event":"sample".*"passes":28,' cuda.json || fail "20 tokens: $(grep '"event":"sample"' cuda.json)"
 digest=$(summary params_digest cuda.json)

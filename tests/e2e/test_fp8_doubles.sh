@@ -40,6 +40,19 @@ done
 [ $((lt3 - lt2)) = 24 ] || fail "$((lt3 - lt2)) products of a step by cuBLASLt, expected 24"
 [ $((gemm3 - gemm2)) = 3 ] || fail "$((gemm3 - gemm2)) products of a step by cuBLAS, expected the head's 3"
 
+# A plan's time has products at fp8's rate, and the codes. Wide layers gain; where no rate is said codes are all that changes.
+seconds() { # seconds WIDTH MACHINE PRECISION
+  expect 0 on_double "$TESSERA" plan llama --layers 2 --heads 8 --width "$1" --context 1024 --batch 8 --device cuda --machine "$2" --precision "$3"
+  sed -n 's/^time on .*: \([0-9.e-]*\) s per step$/\1/p' out
+}
+cat >machine.json <<'END'
+{"name": "no fp8", "device": "gpu", "flops_per_second": {"f32": 33e12, "bf16": 494e12}, "memory_bytes_per_second": 2680e9, "kernel_seconds": 4e-6}
+END
+awk -v wide="$(seconds 4096 h100-8x-node bf16:products=fp8)" -v wide16="$(seconds 4096 h100-8x-node bf16)" \
+  -v none="$(seconds 4096 ./machine.json bf16:products=fp8)" -v none16="$(seconds 4096 ./machine.json bf16)" \
+  'BEGIN { print wide, wide16, none, none16; exit !(wide > 0 && wide < 0.9 * wide16 && none > none16 && none < 1.2 * none16) }' >times ||
+  fail "seconds in fp8 and bf16, then without a rate: $(cat times)"
+
 refused() { # refused CODE TEXT VARIABLE…
   local code=$1 text=$2
   shift 2

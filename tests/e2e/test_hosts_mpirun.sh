@@ -14,8 +14,8 @@ unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT
 export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=240 TESSERA_HEARTBEAT=60 # eight ranks on a busy machine start late
 export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
 hosts 4
-mnist=(mnist --steps 3)
-gpt=(gpt --steps 2 --layers 1 --width 32 --heads 2 --context 16)
+mnist=(mnist $(brief_digits) --steps 3)
+gpt=(gpt $(brief_text) --steps 2 --layers 1 --width 32 --heads 2 --context 16)
 
 # one_host RANKS MODEL…: what the others are compared with.
 one_host() {

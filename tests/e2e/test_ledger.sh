@@ -13,7 +13,7 @@ has() { [ -f "$BUILD/plugins/libtessera-$1.so" ]; }
 export TESSERA_LOG=error TESSERA_THREADS=1
 field() { sed -n '/"event":"summary"/s/.*"'"$1"'":\([0-9]*\).*/\1/p' run.json; }
 
-mnist="mnist --batch 4"
+mnist="mnist $(brief_digits) --batch 4"
 gpt="gpt --layers 3 --heads 2 --width 32 --context 16 --batch 2 --data $SOURCE/core/layout/layout.c"
 convbn="convbn --image-size 16 --hidden 8 --batch 2"
 # name (with a star), ranks, options

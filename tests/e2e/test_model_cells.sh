@@ -40,7 +40,7 @@ trained() {
 brief=$(brief_text)
 gpt=(gpt $brief --layers 2 --width 32 --heads 2 --context 16 --batch 2 --optimizer adamw)
 llama=(llama $brief --layers 3 --heads 2 --width 32 --context 16 --batch 2 --optimizer adam)
-mnist=(mnist --batch 4 --optimizer sgd --momentum 0.9)
+mnist=(mnist $(brief_digits) --batch 4 --optimizer sgd --momentum 0.9)
 models=(gpt llama mnist)
 precisions=(fp32 bf16 bf16:wire=fp32)
 

@@ -7,7 +7,7 @@
 # with other options or data are refused; a run that goes on otherwise than it was saved says so.
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
-gpt="gpt --layers 1 --heads 2 --width 32 --context 16 --batch 2 --threads 1 --quiet"
+gpt="gpt $(brief_text) --layers 1 --heads 2 --width 32 --context 16 --batch 2 --threads 1 --quiet"
 diverges="$gpt --optimizer sgd --lr 1e6 --clip 0 --steps 12"
 stopped() { # OPTION…: what the launcher adds is no line of a rank's
   expect 1 "$TESSERA" train $diverges "$@"

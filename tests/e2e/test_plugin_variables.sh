@@ -4,7 +4,7 @@
 # The variables of the plugins that come with Tessera: each does what its argument behind the colon does, or what it says.
 . "$SOURCE/tests/e2e/lib.sh"
 export TESSERA_LOG=error
-small="train mnist -n 2 --steps 2 --batch 8 --quiet --json"
+small="train mnist $(brief_digits) -n 2 --steps 2 --batch 8 --quiet --json"
 # run VARIABLE=VALUE… [-- OPTION…]: digest, device, host: of the summary
 run() {
   local set=() line

@@ -10,7 +10,7 @@
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 mkdir tmp && export TMPDIR=$PWD/tmp # what they leave there is theirs
-small="gpt --layers 2 --heads 2 --width 32 --context 16 --batch 1 --quiet --deterministic"
+small="gpt $(brief_text) --layers 2 --heads 2 --width 32 --context 16 --batch 1 --quiet --deterministic"
 base="$small --steps 4" on=
 if [ -n "${DOUBLES:-}" ]; then
   needs_doubles plugins/libtessera-device-cuda.so plugins/libtessera-comm-nccl.so tests/doubles/libcublas.so.13 tests/doubles/libnccl.so.2

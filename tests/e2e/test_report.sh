@@ -18,7 +18,7 @@ gpt=(gpt -n $ranks --data text.txt --layers 2 --heads 2 --width 32 --context 16 
 sed 's/gpt<\/h2>/run.json<\/h2>/' page.html | cmp - again.html || fail "two pages of one run differ"
 "$TESSERA" plan "${gpt[@]}" --json=plan.json --report planned.html --quiet
 "$TESSERA" report plan.json | sed 's/plan.json<\/h2>/gpt<\/h2>/' | cmp - planned.html || fail "two pages of one plan differ"
-"$TESSERA" train mnist --batch 8 --steps 2 --json=mnist.json --quiet
+"$TESSERA" train mnist $(brief_digits) --batch 8 --steps 2 --json=mnist.json --quiet
 "$TESSERA" report run.json plan.json mnist.json >three.html
 "$TESSERA" report plan.json --svg -o plan.svg
 "$TESSERA" report run.json --perfetto -o run.trace

@@ -5,7 +5,7 @@
 # parameters, whose data are holes, it plans other files within seconds and a few MiB.
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
-expect 0 "$TESSERA" train gpt --layers 2 --heads 2 --width 32 --context 16 --batch 2 --threads 1 --quiet -n 3 --steps 2 --save run
+expect 0 "$TESSERA" train gpt $(brief_text) --layers 2 --heads 2 --width 32 --context 16 --batch 2 --threads 1 --quiet -n 3 --steps 2 --save run
 expect 0 "$TESSERA" ckpt reshard run five --to 5 --plan --json
 [ ! -e five ] || fail "a plan has written: $(ls five)"
 sed -nE 's/.*"name":"([^"]*)","bytes":([0-9]*),.*/\1 \2/p' out >planned

@@ -11,7 +11,7 @@ set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 export TESSERA_HEARTBEAT=60 # no rank is lost here: on a busy machine eight of them may wait long for their turn
 declare -A model=( [gpt]="gpt $(brief_text) --layers 2 --heads 2 --width 32 --context 16 --batch 2"
-  [mnist]="mnist --batch 4" [convbn]="convbn --image-size 15 --hidden 8 --batch 2" )
+  [mnist]="mnist $(brief_digits) --batch 4" [convbn]="convbn --image-size 15 --hidden 8 --batch 2" )
 summary() { grep -o "\"$2\":[^,}]*" "$1" | tail -n 1 | cut -d: -f2; }
 losses() { grep '"event":"step"' "$1" | sed -nE 's/.*"step":([456]),.*"loss":([^,}]*).*/\1 \2/p'; }
 equal() { # NAME

@@ -8,7 +8,7 @@
 unset TESSERA_SAMPLE
 data=$SOURCE/tests/reference/data
 export TESSERA_LOG=error TESSERA_DETERMINISTIC=1
-gpt="gpt --layers 2 --heads 2 --width 32 --batch 2 --steps 4 --quiet --json"
+gpt="gpt $(brief_text) --layers 2 --heads 2 --width 32 --batch 2 --steps 4 --quiet --json"
 head -c 20000 /dev/zero | tr '\0' 'a' >a.txt
 tr -d '\r' <"$SOURCE/README.md" >text.txt
 

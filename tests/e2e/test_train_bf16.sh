@@ -7,7 +7,7 @@
 [ -e "$BUILD/plugins/libtessera-precision-bf16.so" ] || { echo "skipped: no precision-bf16 in this build"; exit 77; }
 ranks=2
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || ranks=1
-small_mnist="mnist --batch 8 --steps 3"
+small_mnist="mnist $(brief_digits) --batch 8 --steps 3"
 small_gpt="gpt $(brief_text) --batch 2 --layers 2 --heads 2 --width 32 --context 16 --steps 5"
 
 for model in "$small_mnist" "$small_gpt"; do

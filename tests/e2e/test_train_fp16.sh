@@ -46,7 +46,7 @@ awk -v a="$(summary loss run.json)" -v b="$(summary loss fp32.json)" 'BEGIN { ex
   fail "the loss is $(summary loss run.json), in fp32 $(summary loss fp32.json)"
 grep -q '"loss_scale"' fp32.json && fail "a scale in fp32"
 for model in mnist llama; do
-  small="$model --batch 2 --steps 4 --threads 1 --quiet --optimizer sgd --lr 0.01"
+  small="$model $(if [ $model = mnist ]; then brief_digits; else brief_text; fi) --batch 2 --steps 4 --threads 1 --quiet --optimizer sgd --lr 0.01"
   [ $model != llama ] || small="$small --layers 1 --heads 2 --width 32 --context 16"
   expect 0 "$TESSERA" train $small -n 2 --precision fp16:init=1024 --json=run.json
   planned run.json "$model"

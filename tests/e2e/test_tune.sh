@@ -129,7 +129,7 @@ expect 0 "$TESSERA" tune $small --precision fp32 --offload none --json --quiet
 expect 0 "$TESSERA" tune $small -n 2 --precision fp16 --json --quiet
 ! grep '"event":"candidate"' out | grep -v '"precision":"fp16"' || fail "a candidate is not in fp16"
 tail -n 1 out | field command | grep -q -- '--precision fp16' || fail "the command is not in fp16: $(tail -n 1 out)"
-expect 4 "$TESSERA" tune $small --device-memory 10KiB
+expect 4 "$TESSERA" tune $small --precision fp32 --offload none --device-memory 10KiB
 grep -q 'fits: the least takes [0-9]* bytes of device memory' err || fail "$(cat err)"
 
 # wrap=auto: the fewest units that fit; one byte less than the least does not.

@@ -10,6 +10,7 @@
 [ -f "$BUILD/plugins/libtessera-comm-shm.so" ] || { echo "skip: comm-shm is not built here"; exit 77; }
 "$TESSERA" train --help 2>/dev/null | grep -q mnist || { echo "skip: the reference models are not built here"; exit 77; }
 export TESSERA_LOG=error TESSERA_THREADS=1 TESSERA_COMM=shm
+digits=$(brief_digits)
 
 # Eight black digits to train on and to test with: IDX files.
 mkdir idx
@@ -20,7 +21,7 @@ done
 
 value() { sed -n 's/.*"event":"summary".*"'"$1"'":"\{0,1\}\([^",}]*\).*/\1/p' out; }
 mnist() { # OPTION…: sets peak, host and digest
-  expect 0 "$TESSERA" train mnist -n 2 --steps 2 --batch 4 --quiet --json "$@"
+  expect 0 "$TESSERA" train mnist $digits -n 2 --steps 2 --batch 4 --quiet --json "$@"
   peak=$(value peak_device_bytes) host=$(value peak_host_bytes) digest=$(value params_digest)
   [ "$peak" -gt 0 ] && [ "$peak" = "$(value planned_peak_device_bytes)" ] || fail "$*: peak $peak, planned $(value planned_peak_device_bytes)"
   [ "$digest" = "${first:=$digest}" ] || fail "$*: digest $digest, expected $first"
@@ -50,10 +51,10 @@ for ranks in 1 2; do
   expect 0 "$TESSERA" train mnist -n $ranks --data idx --batch $((4 / ranks)) --epochs 3 --lr 0.5 --quiet --json
   rates '0.5 * 0.7 ^ int(s / 2)' 6
 done
-expect 0 "$TESSERA" train gpt --layers 1 --heads 1 --width 16 --context 8 --batch 1 --steps 40 --lr 0.002 --quiet --json
+expect 0 "$TESSERA" train gpt $(brief_text) --layers 1 --heads 1 --width 16 --context 8 --batch 1 --steps 40 --lr 0.002 --quiet --json
 rates 's < 4 ? 0.002 * (s + 1) / 5 : 0.002 * (0.1 + 0.45 * (1 + cos(3.14159265358979 * (s - 4) / 36)))' 40
 # Other schedules by option; a run that goes on from a checkpoint has the rates of one that was never interrupted.
-tiny=(train gpt --layers 1 --heads 1 --width 16 --context 8 --batch 1 --sample 0 --quiet --json --lr 0.002)
+tiny=(train gpt $(brief_text) --layers 1 --heads 1 --width 16 --context 8 --batch 1 --sample 0 --quiet --json --lr 0.002)
 expect 0 "$TESSERA" "${tiny[@]}" --steps 20 --schedule wsd --warmup 3 --min-lr 0.001
 rates 's < 3 ? 0.002 * (s + 1) / 4 : s < 18 ? 0.002 : 0.002 * (0.5 + 0.5 * (1 - (s - 18) / 2))' 20
 expect 0 "$TESSERA" "${tiny[@]}" --steps 5 --schedule constant --warmup 0

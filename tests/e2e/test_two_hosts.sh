@@ -37,9 +37,10 @@ compare() {
   [ "$(digest "$name.one")" = "$(digest "$name".*.out)" ] ||
     fail "$name: $(digest "$name".*.out), one host has $(digest "$name.one")"
 }
-compare 2 1 mnist --steps 3
-compare 2 2 mnist --steps 3
-compare 3 1 gpt --steps 2 --layers 1 --width 32 --heads 2 --context 16
+digits=$(brief_digits)
+compare 2 1 mnist $digits --steps 3
+compare 2 2 mnist $digits --steps 3
+compare 3 1 gpt $(brief_text) --steps 2 --layers 1 --width 32 --heads 2 --context 16
 nothing_left
 
 # torchrun's variables (torchrun itself is not installed): its store holds MASTER_PORT, and the port behind is taken too.
@@ -50,7 +51,7 @@ within 30 grep -q held held || fail "no ports held"
 all_hosts 2 torchrun TESSERA_SECRET="$secret" sh -c '
   export RANK=$node WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 GROUP_RANK=$node MASTER_ADDR='"${address[0]}"' \
     MASTER_PORT=29600 TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=0 TORCHELASTIC_USE_AGENT_STORE=True
-  exec "$0" train mnist --json --steps 3' "$TESSERA"
+  exec "$0" train mnist '"$digits"' --json --steps 3' "$TESSERA"
 kill "$holder"
 wait "$holder" 2>/dev/null
 [ "$(digest torchrun.*.out)" = "$(digest 2x1-mnist.one)" ] || fail "torchrun: another digest: $(digest torchrun.*.out)"
@@ -58,11 +59,11 @@ wait "$holder" 2>/dev/null
 # MPICH's and Slurm's variables, one GPU or none per task.
 all_hosts 2 mpich TESSERA_SECRET="$secret" sh -c '
   export PMI_RANK=$node PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR='"${address[0]}"'
-  exec "$0" train mnist --json --steps 3' "$TESSERA"
+  exec "$0" train mnist '"$digits"' --json --steps 3' "$TESSERA"
 all_hosts 2 slurm TESSERA_SECRET="$secret" sh -c '
   export SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=$node SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 \
     SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST='"${address[0]},${address[1]}"'
-  exec "$0" train mnist --json --steps 3' "$TESSERA"
+  exec "$0" train mnist '"$digits"' --json --steps 3' "$TESSERA"
 for name in mpich slurm; do
   [ "$(digest $name.*.out)" = "$(digest 2x1-mnist.one)" ] || fail "$name: another digest: $(digest $name.*.out)"
 done

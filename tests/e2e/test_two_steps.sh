@@ -12,6 +12,7 @@ done
 unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT TESSERA_COMM
 export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=60 TESSERA_HEARTBEAT=20 TESSERA_LOG=info
 hosts 2
+digits=$(brief_digits)
 export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
 
 # train COUNTS OPTIONS…: on both hosts; what host 0 sent is in $link and $loopback, and what it received over the link in $received.
@@ -24,7 +25,7 @@ train() {
   loop0=$(on 0 cat /proc/net/dev | awk -F'[: ]+' '$2 == "lo" {print $11}')
   for r in 0 1; do
     on $r "$TESSERA" run --nnodes 2 --node-rank $r --rendezvous "${address[0]}:29400" -n "$counts" -- \
-      "$TESSERA" train mnist --json --steps 4 "$@" >run.$r.out 2>run.$r.err &
+      "$TESSERA" train mnist $digits --json --steps 4 "$@" >run.$r.out 2>run.$r.err &
     pids[r]=$!
   done
   for r in 0 1; do wait "${pids[r]}" || fail "host $r: $(head -c 2000 run.*.err)"; done
@@ -35,7 +36,7 @@ train() {
 same() { [ "$(digest run.0.out)" = "$(digest one)" ] && [ -n "$(digest one)" ] || fail "$1: $(digest run.0.out), one host has $(digest one)"; }
 
 for options in "" "--strategy hybrid:2"; do
-  expect 0 "$TESSERA" train mnist -n 4 --json --steps 4 --comm shm $options
+  expect 0 "$TESSERA" train mnist $digits -n 4 --json --steps 4 --comm shm $options
   mv out one
   train 2 --comm gloo $options
   same "gloo $options"
@@ -54,15 +55,15 @@ done
 # Hosts of one machine, by option; the last one may have fewer: 2 and 2, 4 and 2, 4 and 3.
 for shape in "4 2 2 hosts of 2 ranks:" "6 4 2 hosts of 4 ranks, the last of 2:" "7 4 2 hosts of 4 ranks, the last of 3:"; do
   read -r n each words <<<"$shape"
-  expect 0 "$TESSERA" train mnist -n "$n" --json --steps 2 --comm shm
+  expect 0 "$TESSERA" train mnist $digits -n "$n" --json --steps 2 --comm shm
   mv out one
-  TESSERA_HOSTS_RANKS=$each expect 0 "$TESSERA" train mnist -n "$n" --json --steps 2 --comm hosts
+  TESSERA_HOSTS_RANKS=$each expect 0 "$TESSERA" train mnist $digits -n "$n" --json --steps 2 --comm hosts
   grep -q "comm hosts: $words shm within" err || fail "no word of $shape: $(cat err)"
   mv out run.0.out
   same "$shape"
 done
 # And over the link: 2 and 1.
-expect 0 "$TESSERA" train mnist -n 3 --json --steps 4 --comm shm
+expect 0 "$TESSERA" train mnist $digits -n 3 --json --steps 4 --comm shm
 mv out one
 train 2,1 --comm gloo
 same "gloo, 2 and 1"
@@ -75,7 +76,7 @@ echo "mnist, 2 and 1: over the link both ways $both bytes, gloo alone $gloo_both
 [ $((both * 100)) -lt $((gloo_both * 79)) ] || fail "2 and 1: $both bytes over the link, gloo alone sends $gloo_both"
 grep -q 'comm hosts: 2 hosts of 2 ranks, the last of 1: shm within, gloo between them' run.0.err || fail "no word: $(cat run.0.err)"
 
-expect 0 "$TESSERA" train mnist -n 4 --json --steps 4 --comm shm
+expect 0 "$TESSERA" train mnist $digits -n 4 --json --steps 4 --comm shm
 mv out one
 train 1,3
 same "1 and 3"

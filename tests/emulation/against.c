@@ -150,9 +150,11 @@ static void expect_in_order(const char *what, emulated_order order) {
             size_t k = 0;
             while (arrays[i].at[k] == arrays[i].doubled[k])
                 k++;
-            fail_msg("%s of %s: array %d differs from the double's at byte %zu of %zu (%s first, copies %s)",
-                     launches[0].emulated->name, what, i, k, arrays[i].bytes, order.last_first ? "last" : "first",
-                     order.late ? "late" : "at once");
+            fail_msg(
+                "%s of %s: array %d differs from the double's at byte %zu of %zu (%s first, copies %s, %u blocks at "
+                "once, seed %u)",
+                launches[0].emulated->name, what, i, k, arrays[i].bytes, order.last_first ? "last" : "first",
+                order.late ? "late" : "at once", order.resident, order.seed);
         }
 }
 
@@ -162,7 +164,12 @@ void expect_doubles_bits(const char *what, int with_copies) {
     run_doubles();
     for (int late = 0; late <= with_copies; late++)
         for (int last_first = 0; last_first < 2; last_first++)
-            expect_in_order(what, (emulated_order){ last_first, late });
+            expect_in_order(what, (emulated_order){ last_first, late, 1, 0 });
+}
+
+void expect_any_schedule(const char *what, unsigned resident, unsigned seeds) {
+    for (unsigned seed = 0; seed < seeds; seed++)
+        expect_in_order(what, (emulated_order){ seed % 2 == 1, seed / 2 % 2 == 1, resident, seed });
 }
 
 void compare(const char *what) {

@@ -37,6 +37,8 @@ void expect_all_launched(const emulated_kernel *list, const char *but);
 /** Runs the case's launches on the double and emulated, in each order from its beginning: every array has the same
  * bytes. The arrays then hold what came out. */
 void expect_doubles_bits(const char *what, int with_copies);
+/** Behind expect_doubles_bits: the same with `resident` blocks at once, in as many schedules as `seeds`. */
+void expect_any_schedule(const char *what, unsigned resident, unsigned seeds);
 void forget_arrays(void);
 /** Both. */
 void compare(const char *what);

@@ -21,7 +21,11 @@ template <class T>
 static inline T __ldcg(const T *at) {
     return *at;
 }
-/* Between blocks, which follow each other here. */
+template <class T>
+static inline void __stcg(T *at, T value) {
+    *at = value;
+}
+/* Between blocks. */
 static inline void __threadfence() {}
 template <class T>
 static inline T atomicAdd(T *at, T by) {
@@ -112,6 +116,18 @@ static inline void ptx_read_turned(uint32_t *r, const uint16_t *row) {
     }
 }
 
+/* ---- order between blocks ------------------------------------------------------------------------------ */
+static inline uint32_t ptx_acquire(const uint32_t *at) {
+    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+static inline void ptx_release(uint32_t *at) {
+    __atomic_fetch_add(at, 1, __ATOMIC_RELEASE);
+    emulated_pause(); /* another block may go on before this thread does */
+}
+static inline void ptx_pause() {
+    emulated_pause();
+}
+
 /* ---- asynchronous copies ----------------------------------------------------------------------------- */
 struct emulated_copy {
     char *to;
@@ -121,14 +137,14 @@ struct emulated_copy {
 static struct {
     emulated_copy copies[64];
     int n;
-} emulated_under_way[256]; /* of each thread */
+} emulated_under_way[EMULATED_RESIDENT * EMULATED_THREADS]; /* of each thread */
 
 static inline void emulated_move(const emulated_copy *c) {
     for (int i = 0; i < c->of; i++)
         c->to[i] = (char)(i < c->bytes ? c->from[i] : 0);
 }
 static inline void emulated_start(void *to, const void *from, int bytes, int of) {
-    auto *mine = &emulated_under_way[threadIdx.x];
+    auto *mine = &emulated_under_way[emulated_strand()];
     emulated_copy c = { (char *)to, (const char *)from, bytes, of };
     emulated_look(to, (unsigned)of);
     emulated_look(from, (unsigned)of);
@@ -149,13 +165,13 @@ static inline void ptx_copy_pair(float *to, const float *from, int bytes) {
     emulated_start(to, from, bytes, 8);
 }
 static inline void ptx_wait_all() {
-    auto *mine = &emulated_under_way[threadIdx.x];
+    auto *mine = &emulated_under_way[emulated_strand()];
     for (int i = 0; i < mine->n; i++)
         emulated_move(&mine->copies[i]);
     mine->n = 0;
 }
 static inline void emulated_ends() {
-    if (emulated_under_way[threadIdx.x].n)
+    if (emulated_under_way[emulated_strand()].n)
         emulated_refuse("ends while copies to shared memory are under way");
 }
 

@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <ucontext.h>
 
-enum { THREADS = 256, WARP = 32, STACK_BYTES = 512 << 10 };
-enum { NO_SYNC = 1 }; /* a change of stack orders nothing */
+enum { THREADS = EMULATED_THREADS, WARP = 32, STACK_BYTES = 512 << 10 };
+enum { PATIENCE = 1000 }; /* rounds in which blocks only wait for each other */
+enum { NO_SYNC = 1 };     /* a change of stack orders nothing */
 
 /* Null without that sanitizer. */
 __attribute__((weak)) void *__tsan_create_fiber(unsigned flags);
@@ -19,7 +20,7 @@ __attribute__((weak)) void __sanitizer_start_switch_fiber(void **fake, const voi
 __attribute__((weak)) void __sanitizer_finish_switch_fiber(void *fake, const void **bottom, size_t *bytes);
 extern char __start_emulated_shared[] __attribute__((weak)), __stop_emulated_shared[] __attribute__((weak));
 
-typedef enum { READY, AT_BARRIER, TOGETHER, DONE } state_of;
+typedef enum { READY, AT_BARRIER, TOGETHER, PAUSED, DONE } state_of;
 typedef struct {
     ucontext_t context;
     state_of state;
@@ -31,15 +32,21 @@ typedef struct {
     char met; /* a warp's first one: what ThreadSanitizer knows its barriers by */
 } strand;
 
-static strand home, strands[THREADS], *now = &home;
+static strand home, strands[EMULATED_RESIDENT * THREADS], *now = &home;
 static unsigned n_strands;
 static struct {
     const emulated_kernel *kernel;
     const void *args;
     emulated_order order;
     char begin, end, barrier[2]; /* what ThreadSanitizer knows them by */
-    int turn;                    /* of two barriers, so that a thread behind one does not seem to wait for the next */
+    unsigned random, idle;       /* idle: rounds since a barrier or an end was reached */
 } launch;
+typedef struct { /* a block that is there, or will be */
+    unsigned block;
+    int runs, turn; /* of two barriers, so that a thread behind one does not seem to wait for the next */
+    char *shared;   /* its shared memory while another block runs */
+} resident;
+static resident residents[EMULATED_RESIDENT], *running;
 
 emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
@@ -52,6 +59,10 @@ void emulated_refuse(const char *what) {
 void emulated_look(const void *at, unsigned bytes) {
     if ((uintptr_t)at % bytes)
         emulated_refuse("a vector lies at no multiple of its size");
+}
+
+unsigned emulated_strand(void) {
+    return now->index;
 }
 
 int emulated_is_late(void) {
@@ -76,7 +87,7 @@ static void arrived(strand *from) {
 static void go_to(strand *to) {
     strand *from = now;
     now = to;
-    threadIdx.x = to->index;
+    threadIdx.x = to->index % blockDim.x;
     if (__sanitizer_start_switch_fiber)
         __sanitizer_start_switch_fiber(&from->fake, to->bottom, to->bytes);
     if (__tsan_switch_to_fiber)
@@ -127,7 +138,7 @@ static void leave(void) {
 }
 
 void emulated_barrier(void) {
-    int turn = launch.turn;
+    int turn = running->turn;
     release(&launch.barrier[turn]);
     now->state = AT_BARRIER;
     leave();
@@ -163,6 +174,11 @@ void emulated_warp_barrier(void) {
     acquire(met);
 }
 
+void emulated_pause(void) {
+    now->state = PAUSED;
+    leave();
+}
+
 /* ---- blocks --------------------------------------------------------------------------------------- */
 static void poison_shared(void) {
     volatile char *at = __start_emulated_shared; /* volatile: no call that a sanitizer sees */
@@ -170,50 +186,116 @@ static void poison_shared(void) {
         *at = (char)0xff;
 }
 
+/* By words that no sanitizer sees. */
+static void copy_shared(int out) {
+    volatile char *at = __start_emulated_shared;
+    for (size_t i = 0; at && at + i < (volatile char *)__stop_emulated_shared; i++) {
+        if (out)
+            running->shared[i] = at[i];
+        else
+            at[i] = running->shared[i];
+    }
+}
+
+static strand *strand_of(unsigned i) {
+    return &strands[(unsigned)(running - residents) * blockDim.x + i];
+}
+
 static unsigned count(state_of state) {
     unsigned n = 0;
     for (unsigned i = 0; i < blockDim.x; i++)
-        n += strands[i].state == state;
+        n += strand_of(i)->state == state;
     return n;
+}
+
+static void all_ready(state_of from) {
+    for (unsigned i = 0; i < blockDim.x; i++)
+        if (strand_of(i)->state == from)
+            strand_of(i)->state = READY;
 }
 
 static void run_ready(void) {
     for (unsigned k = 0; k < blockDim.x; k++) {
-        strand *s = &strands[launch.order.last_first ? blockDim.x - 1 - k : k];
+        strand *s = strand_of(launch.order.last_first ? blockDim.x - 1 - k : k);
         if (s->state == READY)
             go_to(s);
     }
 }
 
-static void run_block(void) {
+static void begin_block(unsigned block) {
     poison_shared();
     for (unsigned i = 0; i < blockDim.x; i++)
-        strands[i].state = READY;
+        strand_of(i)->state = READY;
+    running->block = blockIdx.x = block, running->runs = 1;
     release(&launch.begin);
-    while (count(DONE) < blockDim.x) {
-        if (count(AT_BARRIER) == blockDim.x) {
-            launch.turn = !launch.turn;
-            for (unsigned i = 0; i < blockDim.x; i++)
-                strands[i].state = READY;
-        } else if (!count(READY)) {
-            emulated_refuse("not all threads reach a barrier, or all lanes an instruction of their warp");
-        }
-        run_ready();
+}
+
+/* Until all threads wait or end. */
+static void run_block(void) {
+    if (count(AT_BARRIER) == blockDim.x) {
+        running->turn = !running->turn, launch.idle = 0;
+        all_ready(AT_BARRIER);
+    } else if (!count(READY) && count(PAUSED)) {
+        if (launch.idle++ > PATIENCE)
+            emulated_refuse("waits for another block without end");
+        all_ready(PAUSED);
+    } else if (!count(READY)) {
+        emulated_refuse("not all threads reach a barrier, or all lanes an instruction of their warp");
     }
-    acquire(&launch.end);
+    run_ready();
+    if (count(DONE) == blockDim.x) {
+        running->runs = 0, launch.idle = 0;
+        acquire(&launch.end);
+    }
+}
+
+/* Shared memory is one place for all blocks, so each takes its own away when another runs. */
+static void change_to(resident *r) {
+    if (running == r)
+        return;
+    if (running && running->runs)
+        copy_shared(1);
+    running = r, blockIdx.x = r->block;
+    if (r->runs)
+        copy_shared(0);
+}
+
+static resident *any_resident(unsigned n) {
+    launch.random = launch.random * 1664525u + 1013904223u;
+    return &residents[(launch.random >> 16) % n];
+}
+
+/* Blocks run until none is left; which of those that are there goes on is random. */
+static void run_blocks(unsigned blocks, unsigned n) {
+    unsigned begun = 0, ended = 0;
+    while (ended < blocks) {
+        resident *r = any_resident(n);
+        if (!r->runs && begun == blocks)
+            continue;
+        change_to(r);
+        if (!r->runs) {
+            begin_block(launch.order.last_first ? blocks - 1 - begun : begun);
+            begun++;
+        }
+        run_block();
+        ended += !r->runs;
+    }
 }
 
 void emulate(const emulated_kernel *kernel, const void *args, unsigned blocks, unsigned threads, emulated_order order) {
-    if (threads % WARP || threads > THREADS)
-        emulated_refuse("a block is of whole warps, of 256 threads at most");
-    launch.kernel = kernel, launch.args = args, launch.order = order;
+    unsigned n = order.resident && !__tsan_create_fiber ? order.resident : 1;
+    size_t bytes = (size_t)(__stop_emulated_shared - __start_emulated_shared);
+    if (threads % WARP || threads > THREADS || n > EMULATED_RESIDENT)
+        emulated_refuse("a block is of whole warps, of 256 threads at most; at most 6 blocks are there at once");
+    launch.kernel = kernel, launch.args = args, launch.order = order, launch.random = order.seed, launch.idle = 0;
     blockDim.x = threads, gridDim.x = blocks;
     if (__tsan_get_current_fiber)
         home.tsan = __tsan_get_current_fiber();
-    for (; n_strands < threads; n_strands++)
+    for (; n_strands < n * threads; n_strands++)
         strand_create(n_strands);
-    for (unsigned b = 0; b < blocks; b++) {
-        blockIdx.x = order.last_first ? blocks - 1 - b : b;
-        run_block();
-    }
+    for (unsigned i = 0; i < n; i++)
+        if (!residents[i].shared && !(residents[i].shared = malloc(bytes + 1)))
+            emulated_refuse("no memory for blocks");
+    running = NULL;
+    run_blocks(blocks, n);
 }

@@ -5,7 +5,8 @@
  *
  * One thread of the host runs all of them, each until it waits, in one order or the other, so a run is the same every
  * time. Shared memory holds NaNs when a block begins. ThreadSanitizer takes each for a thread of its own, ordered by
- * barriers alone. Blocks follow each other. Whatever a GPU would refuse or wait for without end stops the program. */
+ * barriers alone. Blocks follow each other, or several are there at once, which take turns by a seed from barrier to
+ * barrier. Whatever a GPU would refuse or wait for without end stops the program. */
 #ifndef TESSERA_EMULATOR_H
 #define TESSERA_EMULATOR_H
 #include <stddef.h>
@@ -25,7 +26,9 @@ extern const emulated_kernel emulated_models[], emulated_device[], emulated_nccl
 typedef struct {
     int last_first; /* threads and blocks, from the last to the first */
     int late;       /* asynchronous copies happen when they are waited for, and leave NaNs until then; else at once */
+    unsigned resident, seed; /* resident: blocks at once, at most EMULATED_RESIDENT; ThreadSanitizer sees one */
 } emulated_order;
+enum { EMULATED_RESIDENT = 6, EMULATED_THREADS = 256 };
 
 /** Runs a kernel of `blocks` of `threads`, a multiple of 32. */
 void emulate(const emulated_kernel *kernel, const void *args, unsigned blocks, unsigned threads, emulated_order order);
@@ -35,11 +38,15 @@ typedef struct {
     unsigned x;
 } emulated_index;
 extern emulated_index threadIdx, blockIdx, blockDim, gridDim;
+/** The thread's number among those of all blocks that are there. */
+unsigned emulated_strand(void);
 
 /** Waits for all threads of the block. */
 void emulated_barrier(void);
 /** Waits for the warp. The last lane then runs `work` with the arguments of all 32. */
 void emulated_together(void (*work)(void *const lanes[32]), void *mine);
+/** A thread lets other blocks go on, or waits for one. */
+void emulated_pause(void);
 /** Waits for all lanes of the warp. */
 void emulated_warp_barrier(void);
 int emulated_is_late(void);

@@ -111,7 +111,19 @@ static void expect_attention(problem *a) {
 }
 
 /* ---- cases ----------------------------------------------------------------------------------------- */
-static void attend(const shape *s) {
+/* Backward of one launch: blocks of queries and of keys (seven products), or of keys alone (five). */
+static void launch_backward(const shape *s, ops_args_attend_backward *b, int size, int five) {
+    uint64_t queries = (uint64_t)(s->batch * s->heads), keys = (uint64_t)(s->batch * s->kv_heads);
+    char name[64];
+    snprintf(name, sizeof name, five ? OPS_KERNEL_NAME(attend_five_) "%d" : OPS_KERNEL_NAME(attend_backward_) "%d",
+             size);
+    LAUNCH(name, *b,
+           five ? keys * attend_five_tiles(s->time, size)
+                : queries * attend_query_tiles(s->time, size) + keys * attend_key_tiles(s->time),
+           TILE_THREADS);
+}
+
+static void attend_in(const shape *s, int five, uint32_t group) {
     static const int sizes[] = { 16, 32, 64, 96, 128 };
     uint64_t tokens = (uint64_t)s->batch * (uint64_t)s->time, ys = tokens * (uint64_t)(s->heads * s->size);
     uint64_t rows = tokens * (uint64_t)s->heads;
@@ -125,6 +137,13 @@ static void attend(const shape *s) {
     ops_args_attend_backward b = { .qkv = qkv, .dy = dy, .rows = sums.rows, .dqkv = dqkv, .batch = s->batch };
     sums.heads = (uint64_t)s->heads, sums.size = (uint64_t)s->size;
     f.kv_heads = s->kv_heads, f.size = s->size, f.vector = s->size % 8 == 0;
+    b.group = group;
+    if (five) {
+        uint64_t heads = (uint64_t)(s->batch * s->heads);
+        sums.n_turns = attend_five_turns(heads, (uint64_t)s->time, s->size);
+        b.sums = array(sizeof(float) * attend_five_sums(heads, (uint64_t)s->time, s->size));
+        b.turns = sums.turns = array(sizeof(uint32_t) * sums.n_turns);
+    }
     b.time = s->time, b.heads = s->heads, b.kv_heads = s->kv_heads, b.size = s->size;
     b.vector = f.vector, f.sight = b.sight = attend_sight_of(s->window, (float)(1 / sqrt(s->size)), (float)s->cap);
     while (sizes[of] < s->size)
@@ -132,15 +151,19 @@ static void attend(const shape *s) {
     snprintf(name, sizeof name, OPS_KERNEL_NAME(attend_) "%d", sizes[of]);
     LAUNCH(name, f, (uint64_t)(s->batch * s->heads) * attend_query_tiles(s->time, s->size), TILE_THREADS);
     LAUNCH(OPS_KERNEL_NAME(attend_sums), sums, over(rows, OPS_ROWS_PER_BLOCK), OPS_BLOCK);
-    snprintf(name, sizeof name, OPS_KERNEL_NAME(attend_backward_) "%d", sizes[of]);
-    LAUNCH(name, b,
-           (uint64_t)s->batch * ((uint64_t)s->heads * attend_query_tiles(s->time, s->size) +
-                                 (uint64_t)s->kv_heads * attend_key_tiles(s->time)),
-           TILE_THREADS);
+    launch_backward(s, &b, sizes[of], five);
     snprintf(what, sizeof what, "%d heads of %d, time %d", s->heads, s->size, s->time);
     expect_doubles_bits(what, 1);
+    if (five) {
+        expect_any_schedule(what, 2, 1);
+        expect_any_schedule(what, EMULATED_RESIDENT, 3);
+    }
     expect_attention(&(problem){ s, qkv, y, dy, dqkv, lse, NULL });
     forget_arrays();
+}
+
+static void attend(const shape *s) {
+    attend_in(s, 0, 0);
 }
 
 static int all;
@@ -169,6 +192,18 @@ static void test_attend__windows_and_caps(void **state) {
            { 1, 90, 2, 1, 128, 300, 2 }, { 1, 70, 2, 1, 16, 0, 0.5 });
 }
 
+/* Blocks of several tiles of keys add to the same queries: windows that leave out the first, heads that share keys, and
+ * groups of heads, the last of which is smaller. */
+static void test_attend__five_products_are_attention(void **state) {
+    static const shape shapes[] = {
+        { 1, 300, 2, 1, 64 }, { 1, 150, 3, 3, 128 }, { 2, 261, 2, 2, 40, 70, 3 }, { 1, 140, 2, 1, 100, 33 },
+        { 1, 1, 2, 2, 64 },   { 1, 130, 1, 1, 33 },  { 1, 129, 4, 2, 64, 1 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        attend_in(&shapes[i], 1, i % 2 ? 2 : 64);
+}
+
 static void test_attend__many_shapes(void **state) {
     (void)state;
     if (!all)
@@ -183,6 +218,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_attend__each_size_is_attention),
         cmocka_unit_test(test_attend__odd_sizes_and_single_tokens),
         cmocka_unit_test(test_attend__windows_and_caps),
+        cmocka_unit_test(test_attend__five_products_are_attention),
         cmocka_unit_test(test_attend__many_shapes),
     };
     all = argc > 1;

@@ -146,12 +146,13 @@ static void test_layers__losses_of_short_and_long_rows(void **state) {
     (void)state;
     for (int half = 0; half < 2; half++)
         EACH(uint64_t, classes, 1, 10, 17, 61, 1000, 6640, 6641, 8192, 12297, 20000)
-    for (int slopes = 0; slopes < 2; slopes++) {
-        ops_args_loss a = loss_of(3, 5, classes, half);
-        a.slopes = slopes;
-        run_loss(&a);
-        compare(WHAT("%d classes, half %d, slopes %d", (int)classes, half, slopes));
-    }
+    for (int slopes = 0; slopes < 2; slopes++)
+        for (int capped = 0; capped < 2; capped++) {
+            ops_args_loss a = loss_of(3, 5, classes, half);
+            a.slopes = slopes, a.cap = capped ? 2 : 0, a.over_cap = capped ? 0.5f : 0;
+            run_loss(&a);
+            compare(WHAT("%d classes, half %d, slopes %d, capped %d", (int)classes, half, slopes, capped));
+        }
 }
 
 /* Threads whose logits all say "never", as a vocabulary's padding does. */
@@ -481,27 +482,32 @@ static void test_layers__attention_between_products(void **state) {
 }
 
 /* ---- factors in fp8 ---------------------------------------------------------------------------------- */
-static ops_cuda_fp8 fp8_of(const uint64_t *rows, uint64_t width, int turn, int e5m2, float size) {
-    ops_cuda_fp8 f = { .width = width, .turn = turn, .e5m2 = e5m2, .inverse = array(4) };
+enum { AS_IT_IS = 1, TURNED = 2 };
+static ops_cuda_fp8 fp8_of(const uint64_t *rows, uint64_t width, int orders, int e5m2, float size) {
+    ops_cuda_fp8 f = { .width = width, .e5m2 = e5m2, .inverse = array(4) };
     for (int p = 0; p < OPS_FP8_PIECES; p++) {
         f.from[p] = rows[p] ? factors(rows[p] * width, 1, size) : NULL;
         f.rows[p] = rows[p], f.all += rows[p];
         f.blocks += (uint32_t)(over(rows[p], OPS_FP8_TILE) * over(width, OPS_FP8_TILE));
     }
     f.n_parts = (uint32_t)over(f.all * width, 8 * OPS_BLOCK), f.parts = array(f.n_parts * 4);
-    f.to = array(f.all * width);
+    f.to = orders & AS_IT_IS ? array(f.all * width) : NULL;
+    f.turned = orders & TURNED ? array(f.all * width) : NULL;
     return f;
 }
 static void test_layers__codes_of_fp8(void **state) {
     static const uint64_t one[] = { 48, 0, 0 }, some[] = { 272, 16, 144 };
     (void)state;
-    for (int turn = 0; turn < 2; turn++)
-        for (int e5m2 = 0; e5m2 < 2; e5m2++) {
-            ops_args_fp8_most a = { { fp8_of(some, 144, turn, e5m2, 1), fp8_of(one, 400, !turn, !e5m2, 1e-3f) } };
-            OPS(fp8_most, a, a.of[0].n_parts + a.of[1].n_parts);
-            OPS(fp8_codes, a, a.of[0].blocks + a.of[1].blocks);
-            compare(WHAT("turn %d, e5m2 %d", turn, e5m2));
-        }
+    for (int orders = AS_IT_IS; orders <= (AS_IT_IS | TURNED); orders++)
+        for (int e5m2 = 0; e5m2 < 2; e5m2++)
+            for (int alone = 0; alone < 2; alone++) {
+                ops_args_fp8_most a = { { fp8_of(some, 144, orders, e5m2, 1) } };
+                if (!alone)
+                    a.of[1] = fp8_of(one, 400, orders ^ AS_IT_IS ? orders ^ AS_IT_IS : TURNED, !e5m2, 1e-3f);
+                OPS(fp8_most, a, a.of[0].n_parts + a.of[1].n_parts);
+                OPS(fp8_codes, a, a.of[0].blocks + a.of[1].blocks);
+                compare(WHAT("orders %d, e5m2 %d, alone %d", orders, e5m2, alone));
+            }
 }
 
 static void test_layers__every_kernel_has_a_case(void **state) {

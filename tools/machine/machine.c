@@ -221,6 +221,7 @@ static const member flops[] = {
     { "f16", REAL, 0, TOP(flops_per_second[TESS_F16]), NULL },
     { "bf16", REAL, 0, TOP(flops_per_second[TESS_BF16]), NULL },
     { "f64", REAL, 0, TOP(flops_per_second[TESS_F64]), NULL },
+    { "f8e4m3", REAL, 0, TOP(flops_per_second[TESS_F8E4M3]), NULL },
 };
 static const member link_members[] = {
     { "latency_seconds", REAL, 0, OF(machine_link, latency_seconds), NULL },

@@ -34,7 +34,7 @@ typedef struct {
     int32_t is_gpu; /* set by the description */
     int32_t ranks_per_node, algorithm;
     double cores;                                  /* of a node, which its ranks' threads share; 0: they do not share */
-    double flops_per_second[16];                   /* index: compute dtype */
+    double flops_per_second[16];                   /* index: dtype of products; fp8 0: as the compute dtype */
     double memory_bytes_per_second;                /* read and written, each counted */
     double rate_bytes_per_second[MACHINE_N_RATES]; /* bandwidth of the engine's kernels; 0: the memory's */
     double kernel_seconds, collective_seconds;     /* fixed cost of each, beside its work */

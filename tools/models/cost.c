@@ -48,9 +48,11 @@ static void count_products(const model *m, int32_t block, model_cost *c) {
     for (int32_t i = b->first_param; i < b->first_param + b->n_params; i++) {
         const model_param *p = root_of(m, i);
         double times = p != &m->desc.params[i] ? (double)m->options.batch * m->options.context : applications(m, p);
-        double flops = 2 * times * (double)p->elems;
+        double flops = 2 * times * (double)p->elems, back = flops * (is_first(m, block) || p->is_frozen ? 1 : 2);
         c->forward_flops += flops;
-        c->backward_flops += flops * (is_first(m, block) || p->is_frozen ? 1 : 2);
+        c->backward_flops += back;
+        c->forward_fp8 += p->in_fp8 ? flops : 0;
+        c->backward_fp8 += p->in_fp8 ? back : 0;
         c->forward_kernels += times > 0;
         c->backward_kernels += times > 0 ? 2 : 0;
     }
@@ -69,6 +71,40 @@ static void count_attention(const model *m, model_cost *c) {
 static int ends_with(const char *name, const char *tail) {
     size_t n = strlen(name), k = strlen(tail);
     return n >= k && strcmp(name + n - k, tail) == 0;
+}
+
+static int is_named(const model_param *p, const decoder_param *as) {
+    return ends_with(p->name, as->leaf);
+}
+
+/* Keys and values have the input of queries, and up has that of a gate. */
+static int shares_input(const model *m, const model_param *p) {
+    const decoder_family *f = m->t->decoder;
+    const decoder *d = m->own;
+    for (int32_t k = 0; k < f->n_params; k++) {
+        int32_t at = f->params[k].place;
+        if ((at == DECODER_K_W || at == DECODER_V_W || (at == DECODER_UP_W && d->gated)) && is_named(p, &f->params[k]))
+            return 1;
+    }
+    return 0;
+}
+
+/* Codes of a product's factors. A GPU reads bf16 twice and writes a byte, of a result's gradient two, as it serves two
+ * products. The CPU reads twice and writes bf16 for each product. */
+static void count_codes(const model *m, const model_block *b, model_cost *c) {
+    const decoder *d = m->own;
+    const double each = d->beside ? 5 : 6;
+    for (int32_t i = b->first_param; i < b->first_param + b->n_params; i++) {
+        const model_param *p = &m->desc.params[i];
+        int is_first_one = !shares_input(m, p), trains = !p->is_frozen;
+        double x = is_first_one ? (double)(d->rows * dim(p, 1)) : 0, dy = (double)(d->rows * dim(p, 0));
+        if (!p->in_fp8)
+            continue;
+        c->forward_bytes += each * (x + (double)p->elems);
+        c->backward_bytes += each * ((double)p->elems + dy + trains * x) + trains * (d->beside ? 1 : each) * dy;
+        c->forward_kernels += 2 * is_first_one;
+        c->backward_kernels += 2 * is_first_one * (1 + trains);
+    }
 }
 
 static int is_half(const model *m, const model_block *b, int half) {
@@ -124,6 +160,7 @@ model_cost model_block_cost(const model *m, int32_t block) {
     count_products(m, block, &c);
     if (m->t->decoder && block > 0 && block < m->desc.n_blocks - 1) {
         count_layer(m, b, &c);
+        count_codes(m, b, &c);
     } else {
         c.forward_bytes = in + 2 * out + saved;
         c.backward_bytes = 2 * (in + out + saved);
@@ -133,10 +170,6 @@ model_cost model_block_cost(const model *m, int32_t block) {
     if (m->t->decoder && block == m->desc.n_blocks - 1)
         count_head(m, b, &c);
     return b->flags & TESS_BLOCK_LATE_RESULT ? in_backward(&c) : c;
-}
-
-static int is_named(const model_param *p, const decoder_param *as) {
-    return ends_with(p->name, as->leaf);
 }
 
 /* Counts the products that a selective backward repeats: the first ones of the feed-forward half. */

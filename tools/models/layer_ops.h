@@ -36,9 +36,9 @@ enum { OPS_FP8_MOST = 3 };
 typedef struct { /* codes of n matrices of `width` columns, which lie behind each other and have one scale (fp8.h) */
     const void *from[OPS_FP8_MOST];
     uint64_t rows[OPS_FP8_MOST], width; /* multiples of 16 */
-    int32_t n, turn, e5m2;              /* turn: `to` is [width, all rows], otherwise [all rows, width] */
-    void *to;
-    float *inverse; /* gets 1 / the scale */
+    int32_t n, e5m2;                    /* n 0: no factor */
+    void *to, *turned;                  /* [all rows, width] and [width, all rows]; null: not wanted */
+    float *inverse;                     /* gets 1 / the scale */
 } ops_fp8_factor;
 
 typedef struct { /* rows of `width`; `time` rows are a sample */
@@ -117,7 +117,7 @@ typedef struct {  /* a chunk of rows of logits, `pitch` apart; the first `count`
         slopes;  /* 1: logits are replaced by their gradient, times `mean` and `scale`; rows that do not count get 0 */
     float mean;  /* 1 / the rows of all chunks that count */
     float scale; /* of the loss; 0: 1 */
-    float cap;   /* 0: none; gradients are those of the logits before the cap */
+    float cap;   /* 0: none; `logits` and their gradients are those before the cap */
     /* In tensor memory, or null. If it is not 0, its inverse replaces `mean`. */
     const double *divisor;
 } ops_row_loss; /* rows with a label of -1 have neither loss nor gradient */
@@ -128,7 +128,8 @@ struct ops_layer_table {
      * that are no multiples of eight may take several. */
     tess_status (*product)(ops *, const ops_factors *, void *workspace);
     uint64_t (*fp8_need)(void); /* bytes of scratch of the next; [pure] */
-    /** Makes codes of both factors of a product. Two launches. A table for bf16 has it. */
+    /** Makes codes of one factor or two, each of which is read once for both orders. Two launches. A table for bf16 has
+     * it. */
     tess_status (*fp8_codes)(ops *, const ops_fp8_factor both[2], void *scratch);
     tess_status (*norm)(ops *, const ops_norm *);
     tess_status (*norm_backward)(ops *, const ops_norm_backward *);
@@ -159,6 +160,8 @@ struct ops_layer_table {
     /** Computes dx, and y again, which may be dy. */
     tess_status (*swiglu_backward)(ops *, const void *x, const void *dy, void *dx, void *y, uint64_t rows,
                                    uint64_t width, int32_t gelu);
+    /** Returns TESS_E_UNSUPPORTED if what was asked to compute attention cannot compute this shape. */
+    tess_status (*attention_check)(const ops *, const ops_attention_shape *);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);
     /** In 16 bits with heads of at most 128 elements and without `packs` forward and backward are one launch each.
      * Otherwise they are products by blocks of queries. If `back` is not null it turns dqkv back: in the same launch if
@@ -186,8 +189,8 @@ struct ops_layer_table {
     /** out[sample, t] = t less the position of the last token with `begins` up to t; 0 without one. */
     tess_status (*places)(ops *, const int32_t *tokens, uint64_t samples, uint64_t time, uint64_t stride,
                           int32_t begins, int32_t *out);
-    /** x = cap · tanh(x / cap); x are factors, or with `wide` fp32. */
-    tess_status (*cap)(ops *, void *x, uint64_t elems, float cap, int32_t wide);
+    /** x = cap · tanh(x / cap) */
+    tess_status (*cap)(ops *, float *x, uint64_t elems, float cap);
     /** Computes the rows' losses, and with `slopes` the gradient of the logits in their place. */
     tess_status (*loss)(ops *, const ops_row_loss *);
     /** Sums the first `rows` losses, and counts the labels that are not -1; labels null: all count. */

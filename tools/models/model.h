@@ -36,6 +36,8 @@ typedef struct {   /* zero is the model's default; a model ignores options that 
     int32_t head_rows;                     /* decoders: rows per chunk of the head, at most; 0: chosen by size */
     int32_t untied;                        /* decoders: 1: the head has its own matrix */
     int32_t packs;                         /* decoders on a device: 1: batches may be packed */
+    int32_t cudnn_attention;               /* decoders on a GPU in 16 bits: cuDNN computes attention */
+    int32_t attention_products;            /* see ops_options */
     int32_t half_units;      /* decoders on the CPU: the halves of a layer are separate blocks and units */
     float dropout;           /* below 0: none; the default is 0.25 and 0.5 for mnist and none for gpt */
     float attention_dropout; /* a config may set it, but no model implements it, and training warns */
@@ -167,6 +169,7 @@ void model_sequence_end(model *);
 /* ---- cost.c: estimates of work --------------------------------------------------------------------------- */
 typedef struct {                          /* the cost of one call of a block */
     double forward_flops, backward_flops; /* operations of products and convolutions; a multiply-add is two */
+    double forward_fp8, backward_fp8;     /* those of them whose factors are rounded to fp8 */
     double forward_bytes, backward_bytes; /* bytes that all other operators read and write */
     int32_t forward_kernels, backward_kernels;
 } model_cost;

@@ -31,6 +31,7 @@ typedef struct ops_layer_table ops_layer_table; /* layer_ops.h */
 typedef struct {                                /* the start of each table's context */
     const ops_table *t;
     int32_t threads, bf16, fp16, fp8;
+    int32_t cudnn_attention, attention_products;
 } ops;
 /** Weights, and factors of products, are bf16 or fp16. */
 static inline int ops_halves(const ops *o) {
@@ -42,6 +43,8 @@ typedef struct {
     const char *isa; /* null: the best; "avx2", "avx512_core", "avx512_core_bf16", …: an upper bound for oneDNN */
     int32_t fp16;    /* instead they are fp16; on the CPU products are then fp32 */
     int32_t fp8;     /* with bf16: products in fp8 are wanted. `start` refuses a device that has none */
+    int32_t cudnn_attention;    /* on a GPU in 16 bits: cuDNN computes attention. `start` refuses a device without it */
+    int32_t attention_products; /* of attention's backward on a GPU in 16 bits: 5, 7, or 0: the shape decides */
 } ops_options;
 typedef struct {
     uint64_t forward_bytes, backward_bytes;
@@ -80,6 +83,7 @@ typedef struct { /* x[batch, time, 3, heads, size] → y[batch, time, heads, siz
     /* scale 0: 1/√size. cap (layer_ops.h): scores become cap · tanh(score / cap); 0: none. */
     float scale, cap;
     int32_t packs;         /* layer_ops.h: documents may share a sample, and a call has `places` */
+    int32_t grows;         /* the next call has a row more, so nothing is prepared for this length */
     const int32_t *places; /* [batch, time]: positions within their documents, which see no other; null: no packing */
 } ops_attention_shape;
 typedef struct { /* these values alone determine a mask, so it does not depend on the rank that holds the sample */

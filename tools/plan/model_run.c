@@ -62,6 +62,7 @@ tess_status model_run_make(const train_settings *s, int32_t local, model_options
     o.groups = s->groups_text;
     o.half_units = s->half_units;
     o.head_rows = (int32_t)s->head_rows;
+    o.attention_products = s->attention_products;
     o.packs = s->pack;
     if (s->folder || s->config)
         status = apply_config(s, &o);
@@ -80,6 +81,9 @@ static tess_status take_precision_and_device(const train_settings *s, model_opti
     if (status != TESS_OK)
         return status;
     int is_cuda = info.memory == TESS_MEM_CUDA;
+    if (s->cudnn_attention && !is_cuda)
+        return tess_fail(TESS_E_UNSUPPORTED, "attention=cudnn: the device is no GPU: TESSERA_ATTENTION=own");
+    o->cudnn_attention = s->cudnn_attention;
     status = model_precision(t, *m, o);
     int same = o->precision == (*m)->options.precision && o->products == (*m)->options.products;
     if (status != TESS_OK || (same && !is_cuda))

@@ -342,6 +342,14 @@ static void read_texts(train_settings *s) {
         s->isa = NULL;
 }
 
+static tess_status read_attention(train_settings *s) {
+    const char *attention = "own";
+    TRY(tool_option_choice("attention", &attention));
+    s->cudnn_attention = strcmp(attention, "cudnn") == 0;
+    s->attention_products = strcmp(attention, "five") == 0 ? 5 : strcmp(attention, "seven") == 0 ? 7 : 0;
+    return TESS_OK;
+}
+
 tess_status train_settings_read(const char *model, train_settings *out) {
     const train_settings *usual = defaults_of(model);
     train_settings s = usual ? *usual : (train_settings){ .model = NULL };
@@ -362,6 +370,7 @@ tess_status train_settings_read(const char *model, train_settings *out) {
     TRY(tool_option_flag("deterministic", &s.deterministic));
     TRY(tool_option_choice("sync", &sync));
     TRY(tool_option_choice("units", &units));
+    TRY(read_attention(&s));
     s.sync_each = strcmp(sync, "each") == 0;
     s.half_units = strcmp(units, "half") == 0;
     read_texts(&s);

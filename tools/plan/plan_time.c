@@ -29,6 +29,8 @@ static void cost_of_models(const tess__plan *p, const model *m, const machine_de
         model_cost of = model_block_cost(m, i);
         *c = (scope_cost){ .forward_flops = of.forward_flops,
                            .backward_flops = of.backward_flops,
+                           .forward_fp8 = of.forward_fp8,
+                           .backward_fp8 = of.backward_fp8,
                            .forward_bytes = of.forward_bytes,
                            .backward_bytes = of.backward_bytes,
                            .forward_kernels = of.forward_kernels,

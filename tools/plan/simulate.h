@@ -11,6 +11,7 @@
 
 typedef struct { /* the cost of one call of a scope; seconds override counts */
     double forward_flops, backward_flops, forward_bytes, backward_bytes;
+    double forward_fp8, backward_fp8; /* those of the operations that have fp8's rate */
     double forward_seconds, backward_seconds;
     int32_t forward_kernels, backward_kernels;
 } scope_cost;

@@ -15,10 +15,11 @@ double simulate_call_seconds(const simulation *s, int32_t scope, int back) {
     double threads = m->is_cpu ? s->threads : 1;
     const scope_cost *c = &s->costs[scope];
     double seconds = back ? c->backward_seconds : c->forward_seconds;
+    double fp8 = back ? c->backward_fp8 : c->forward_fp8, flops = (back ? c->backward_flops : c->forward_flops) - fp8;
+    double rate = m->flops_per_second[scope_dtype(s, scope) & 15], said = m->flops_per_second[TESS_F8E4M3];
     if (seconds > 0)
         return seconds;
-    return simulate_over(back ? c->backward_flops : c->forward_flops,
-                         m->flops_per_second[scope_dtype(s, scope) & 15] * threads) +
+    return simulate_over(flops, rate * threads) + simulate_over(fp8, (said > 0 ? said : rate) * threads) +
            simulate_over(back ? c->backward_bytes : c->forward_bytes, m->memory_bytes_per_second * threads) +
            (back ? c->backward_kernels : c->forward_kernels) * m->kernel_seconds;
 }

@@ -41,6 +41,8 @@ const tool_option tool_options[] = {
       TRANSFORMERS " FILE", 1, 1 << 20 },
     { "image-size", INT, NULL, NULL, "side of convbn's images in pixels", "N", MODEL, ALL, "convbn", 3, 4096 },
     { "hidden", INT, NULL, NULL, "maps of convbn's blocks", "N", MODEL, ALL, "convbn", 1, 4096 },
+    { "attention", CHOICE, "own", "own|five|seven|cudnn", "kernels on a GPU in 16 bits", "KIND", MODEL, TRAINS,
+      TRANSFORMERS, 0, 0 },
     { "head-rows", INT, NULL, NULL, "rows of logits at a time, at most; unset: chosen by size", "N", MODEL, ALL,
       TRANSFORMERS, 1, 1 << 30 },
     { "data", TEXT, NULL, NULL, "file or directory to train on; unset: data that comes with the tool", "PATH", DATA,

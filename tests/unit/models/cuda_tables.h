@@ -137,9 +137,13 @@ typedef struct {
     both scratch;
 } tables;
 
-static tables open_tables(int halves, uint64_t scratch_bytes) {
+static int attention_products; /* see ops_options */
+static tables open_tables_with(int halves, int cudnn_attention, uint64_t scratch_bytes) {
     const ops_table *plain, *cuda;
-    const ops_options how = { .bf16 = halves == IN_BF16, .fp16 = halves == IN_F16 };
+    const ops_options how = { .bf16 = halves == IN_BF16,
+                              .fp16 = halves == IN_F16,
+                              .cudnn_attention = cudnn_attention,
+                              .attention_products = attention_products };
     tables t;
     assert_int_equal(ops_find("plain", &plain), TESS_OK);
     assert_int_equal(ops_find("cuda", &cuda), TESS_OK);
@@ -149,6 +153,10 @@ static tables open_tables(int halves, uint64_t scratch_bytes) {
     assert_int_equal(cuda->start(t.d, &s), TESS_OK);
     t.scratch = take(scratch_bytes ? scratch_bytes : 64);
     return t;
+}
+
+static tables open_tables(int halves, uint64_t scratch_bytes) {
+    return open_tables_with(halves, 0, scratch_bytes);
 }
 
 static void close_tables(tables *t) {

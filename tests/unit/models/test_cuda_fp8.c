@@ -6,13 +6,13 @@
 #include "tools/models/fp8.h"
 #include "tools/models/fp8_formulas.h"
 
-enum { ROWS = 160, DEPTH = 272, COLUMNS = 144 };
+enum { ROWS = 160, DEPTH = 272, COLUMNS = 144, AS_IT_IS = 1, TURNED = 2 /* orders of codes */ };
 
 /* ---- codes --------------------------------------------------------------------------------------------- */
 typedef struct { /* matrices of one width, their codes in one array */
-    both from[OPS_FP8_MOST], to;
+    both from[OPS_FP8_MOST], to, turned;
     uint64_t rows[OPS_FP8_MOST], all, width;
-    int32_t n, turn, e5m2;
+    int32_t n, orders, e5m2;
     float inverse;
 } codes;
 
@@ -25,17 +25,18 @@ static both matrix(uint32_t which, uint64_t elems, float size) {
 }
 
 static ops_fp8_factor factor_of(const codes *c, float *inverse) {
-    ops_fp8_factor f = { .width = c->width, .n = c->n, .turn = c->turn, .e5m2 = c->e5m2 };
+    ops_fp8_factor f = { .width = c->width, .n = c->n, .e5m2 = c->e5m2 };
     for (int32_t i = 0; i < c->n; i++)
         f.from[i] = c->from[i].dev, f.rows[i] = c->rows[i];
-    f.to = c->to.dev, f.inverse = inverse;
+    f.to = c->orders & AS_IT_IS ? c->to.dev : NULL, f.turned = c->orders & TURNED ? c->turned.dev : NULL;
+    f.inverse = inverse;
     return f;
 }
 
 /* What the host expects: one scale for all matrices. */
 static void expect_codes(codes *c) {
     uint32_t most = 0;
-    uint8_t *to = c->to.host;
+    uint8_t *to = c->to.host, *turned = c->turned.host;
     uint64_t before = 0;
     for (int32_t m = 0; m < c->n; m++)
         for (uint64_t i = 0; i < c->rows[m] * c->width; i++) {
@@ -47,18 +48,23 @@ static void expect_codes(codes *c) {
         for (uint64_t r = 0; r < c->rows[m]; r++)
             for (uint64_t k = 0; k < c->width; k++) {
                 float x = tess_f32_of_bf16(((uint16_t *)c->from[m].host)[r * c->width + k]);
-                to[c->turn ? k * c->all + before + r : (before + r) * c->width + k] = fp8_code(x, scale, c->e5m2);
+                uint8_t code = fp8_code(x, scale, c->e5m2);
+                if (c->orders & AS_IT_IS)
+                    to[(before + r) * c->width + k] = code;
+                if (c->orders & TURNED)
+                    turned[k * c->all + before + r] = code;
             }
     c->inverse = fp8_inverse(scale);
 }
 
-static codes codes_of(const uint64_t *rows, int32_t n, uint64_t width, int32_t turn, int32_t e5m2, float size) {
-    codes c = { .n = n, .width = width, .turn = turn, .e5m2 = e5m2 };
+static codes codes_of(const uint64_t *rows, int32_t n, uint64_t width, int32_t orders, int32_t e5m2, float size) {
+    codes c = { .n = n, .width = width, .orders = orders, .e5m2 = e5m2 };
     for (int32_t i = 0; i < n; i++) {
         c.rows[i] = rows[i], c.all += rows[i];
         c.from[i] = matrix((uint32_t)(10 + i), rows[i] * width, size * (float)(i + 1));
     }
-    c.to = take(c.all * width);
+    c.to = take(c.all * width), c.turned = take(c.all * width);
+    up(&c.to), up(&c.turned); /* one that is not wanted stays */
     return c;
 }
 
@@ -67,7 +73,7 @@ static void make_codes(const tables *t, codes *a, codes *b) {
     const ops_fp8_factor two[] = { factor_of(a, inverse.dev), factor_of(b, inverse.dev + 1) };
     assert_int_equal(layer(t)->fp8_codes(t->d, two, parts.dev), TESS_OK);
     expect_codes(a), expect_codes(b);
-    same_bits(&a->to), same_bits(&b->to);
+    same_bits(&a->to), same_bits(&b->to), same_bits(&a->turned), same_bits(&b->turned);
     ((float *)inverse.host)[0] = a->inverse, ((float *)inverse.host)[1] = b->inverse;
     same_bits(&inverse);
 }
@@ -75,14 +81,15 @@ static void make_codes(const tables *t, codes *a, codes *b) {
 static void test_cuda_fp8__codes_and_scales_are_the_formulas(void **state) {
     static const uint64_t one[] = { 16 }, three[] = { 272, 16, 144 }, large[] = { 400, 1024 };
     (void)state;
-    for (int turn = 0; turn < 2; turn++)
+    for (int orders = AS_IT_IS; orders <= (AS_IT_IS | TURNED); orders++)
         for (int e5m2 = 0; e5m2 < 2; e5m2++) {
+            int32_t others = orders % 3 + 1;
             tables t = open_tables(IN_BF16, 0);
-            codes a = codes_of(three, 3, 144, turn, e5m2, 3e-6f), b = codes_of(one, 1, 16, !turn, !e5m2, 700);
+            codes a = codes_of(three, 3, 144, orders, e5m2, 3e-6f), b = codes_of(one, 1, 16, others, !e5m2, 700);
             make_codes(&t, &a, &b);
             close_tables(&t);
             t = open_tables(IN_BF16, 0);
-            a = codes_of(large, 2, 1056, turn, e5m2, 1), b = codes_of(one, 1, 656, turn, e5m2, 1e-20f);
+            a = codes_of(large, 2, 1056, orders, e5m2, 1), b = codes_of(one, 1, 656, orders, e5m2, 1e-20f);
             make_codes(&t, &a, &b);
             close_tables(&t);
         }
@@ -92,14 +99,14 @@ static void test_cuda_fp8__codes_and_scales_are_the_formulas(void **state) {
 static void test_cuda_fp8__zeros_and_what_is_not_finite(void **state) {
     static const uint64_t rows[] = { 32 };
     tables t = open_tables(IN_BF16, 0);
-    codes a = codes_of(rows, 1, 48, 0, 0, 0), b = codes_of(rows, 1, 48, 1, 1, 2);
+    codes a = codes_of(rows, 1, 48, AS_IT_IS, 0, 0), b = codes_of(rows, 1, 48, TURNED, 1, 2);
     uint16_t *x = b.from[0].host;
     (void)state;
     x[3] = 0x7f80, x[700] = 0xff80, x[1000] = 0x7fc1;
     up(&b.from[0]);
     make_codes(&t, &a, &b);
     assert_true(a.inverse == 1);
-    assert_int_equal(((uint8_t *)b.to.host)[3 * 32], FP8_NAN);
+    assert_int_equal(((uint8_t *)b.turned.host)[3 * 32], FP8_NAN);
     for (int i = 0; i < 32 * 48; i++)
         x[i] = 0xff80;
     up(&b.from[0]);
@@ -123,7 +130,7 @@ typedef struct {
 static product open_product(int32_t e5m2) {
     static const uint64_t rows[] = { ROWS }, columns[] = { 16, COLUMNS - 16 };
     product p = { .t = open_tables(IN_BF16, 8 << 20) };
-    p.a = codes_of(rows, 1, DEPTH, 0, e5m2, 30), p.b = codes_of(columns, 2, DEPTH, 0, 0, 0.01f);
+    p.a = codes_of(rows, 1, DEPTH, AS_IT_IS, e5m2, 30), p.b = codes_of(columns, 2, DEPTH, AS_IT_IS, 0, 0.01f);
     both parts = take(layer(&p.t)->fp8_need());
     p.inverse = take(2 * sizeof(float));
     const ops_fp8_factor two[] = { factor_of(&p.a, p.inverse.dev), factor_of(&p.b, p.inverse.dev + 1) };

@@ -509,11 +509,11 @@ static void define(definition *d) {
 }
 
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers" /* a shape without a window or a cap */
-static void attention_on(ops_attention_shape s, int halves) {
+static void attention_by(ops_attention_shape s, int halves, int cudnn) {
     int64_t kv = s.kv_heads ? s.kv_heads : s.heads, pitch = (s.heads + 2 * kv) * s.size, rows = s.batch * s.time;
     uint64_t y_elems = (uint64_t)(rows * s.heads * s.size);
     ops_scratch need;
-    tables t = open_tables(halves, 16 << 20);
+    tables t = open_tables_with(halves, cudnn, 16 << 20);
     both x = numbers(1, (uint64_t)(rows * pitch));
     both y = take(y_elems * 4), lse = take((uint64_t)(rows * s.heads) * 4), dy = factors(3, y_elems, halves);
     both dx = take((uint64_t)(rows * pitch) * 4);
@@ -535,20 +535,101 @@ static void attention_on(ops_attention_shape s, int halves) {
     close_tables(&t);
 }
 
+static void attention_on(ops_attention_shape s, int halves) {
+    attention_by(s, halves, 0);
+}
+
 /* One launch forward and one backward; of every kernel, whole and partial tiles, rows and heads. */
 static void test_cuda_layer__attention_in_16_bits_is_its_definition(void **state) {
     static const ops_attention_shape shapes[] = {
         { 2, 9, 3, 8, 0 },        { 1, 1, 1, 4, 0 },
         { 2, 64, 2, 16, 0 },      { 1, 130, 2, 16, 0 },
         { 1, 70, 4, 24, 2 },      { 1, 65, 2, 32, 0 },
-        { 1, 131, 1, 64, 0 },     { 1, 33, 3, 5, 1 },
+        { 1, 331, 1, 64, 0 },     { 1, 33, 3, 5, 1 },
         { 1, 70, 2, 80, 0 },      { 1, 67, 1, 96, 0 },
         { 1, 81, 2, 128, 1 },     { 1, 20, 1, 127, 0 },
         { 1, 150, 2, 16, 1, 70 }, { 2, 70, 1, 32, 1, 5, 0.4f, 1.5f },
     };
     (void)state;
+    static const int products[] = { 0, 5, 7 };
+    for (size_t n = 0; n < sizeof products / sizeof *products; n++) {
+        attention_products = products[n];
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            attention_on(shapes[i], IN_BF16), attention_on(shapes[i], IN_F16);
+    }
+    attention_products = 0;
+}
+
+/* The graphs, operation by operation on the double, within what our own kernels are held to. */
+static void test_cuda_layer__attention_of_cudnn_is_its_definition(void **state) {
+    static const ops_attention_shape shapes[] = { { 2, 9, 3, 8, 0 },    { 1, 1, 1, 8, 0 },
+                                                  { 1, 131, 2, 64, 1 }, { 1, 70, 4, 24, 2 },
+                                                  { 2, 33, 2, 128, 0 }, { 1, 40, 2, 16, 0, 40, 0.3f, 0 } };
+    (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        attention_on(shapes[i], IN_BF16), attention_on(shapes[i], IN_F16);
+        attention_by(shapes[i], IN_BF16, 1), attention_by(shapes[i], IN_F16, 1);
+}
+
+static void test_cuda_layer__attention_of_cudnn_refuses_what_it_has_not(void **state) {
+    static const ops_attention_shape refused[] = { { 1, 9, 1, 12, 0 },
+                                                   { 1, 9, 1, 136, 0 },
+                                                   { 1, 9, 1, 16, 0, 4 },
+                                                   { 1, 9, 1, 16, 0, 0, 0, 2 },
+                                                   { 1, 9, 1, 16, .packs = 1 } };
+    (void)state;
+    for (int halves = 0; halves <= IN_BF16; halves++) {
+        ops o = { .bf16 = halves == IN_BF16, .cudnn_attention = 1 };
+        const ops_table *cuda;
+        assert_int_equal(ops_find("cuda", &cuda), TESS_OK);
+        for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+            assert_int_equal(cuda->layer->attention_check(&o, &refused[i]), TESS_E_UNSUPPORTED);
+        assert_int_equal(cuda->layer->attention_check(&o, &(ops_attention_shape){ 1, 9, 1, 16, 0, 9 }),
+                         halves ? TESS_OK : TESS_E_UNSUPPORTED);
+        o.cudnn_attention = 0;
+        assert_int_equal(cuda->layer->attention_check(&o, &refused[0]), TESS_OK);
+    }
+}
+
+/* With that variable of the double the operators do not start, and say why. */
+static void cudnn_does_not_start(const char *name, const char *value, const char *why) {
+    const ops_table *cuda;
+    ops *o;
+    tess_stream s = { .mem = TESS_MEM_CUDA, .device = 0, .handle = stream };
+    assert_int_equal(ops_find("cuda", &cuda), TESS_OK);
+    assert_int_equal(cuda->create(&(ops_options){ .bf16 = 1, .cudnn_attention = 1 }, &o), TESS_OK);
+    setenv(name, value, 1);
+    assert_int_equal(cuda->start(o, &s), TESS_E_UNSUPPORTED);
+    unsetenv(name);
+    assert_non_null(strstr(tess_last_error(), why));
+    assert_non_null(strstr(tess_last_error(), "TESSERA_ATTENTION=own"));
+    cuda->destroy(o);
+}
+
+static void test_cuda_layer__attention_of_cudnn_wants_a_cudnn_and_a_gpu_that_have_it(void **state) {
+    (void)state;
+    cudnn_does_not_start("TESSERA_DOUBLE_FAIL", "cudnnCreate:1", "missing");
+    cudnn_does_not_start("TESSERA_DOUBLE_CUDNN_VERSION", "91501", "cuDNN 9.15");
+    cudnn_does_not_start("TESSERA_DOUBLE_CAPABILITY", "100", "this is 10");
+}
+
+/* The call fails and the next one succeeds: nothing of a plan that did not come about is kept. */
+static void plan_fails(const char *name, const char *value, tess_status expected, const char *why) {
+    ops_attention_shape s = { 1, 9, 2, 16, 0 };
+    tables t = open_tables_with(IN_BF16, 1, 1 << 20);
+    both x = factors(1, 9 * 96, IN_BF16), y = take(9 * 32 * 4), lse = take(18 * 4);
+    setenv(name, value, 1);
+    assert_int_equal(layer(&t)->attention(t.d, &s, x.dev, y.dev, lse.dev, t.scratch.dev), expected);
+    unsetenv(name);
+    assert_non_null(strstr(tess_last_error(), why));
+    assert_int_equal(layer(&t)->attention(t.d, &s, x.dev, y.dev, lse.dev, t.scratch.dev), TESS_OK);
+    close_tables(&t);
+}
+
+static void test_cuda_layer__attention_of_cudnn_says_why_it_has_no_plan(void **state) {
+    (void)state;
+    plan_fails("TESSERA_DOUBLE_FAIL", "engines:1", TESS_E_UNSUPPORTED, "no engine for forward of heads of 16");
+    plan_fails("TESSERA_DOUBLE_CUDNN_WORKSPACE", "100000", TESS_E_UNSUPPORTED, "larger than planned, bytes: 100256");
+    plan_fails("TESSERA_DOUBLE_FAIL", "cudnnBackendExecute:3", TESS_E_DEVICE, "attention failed");
 }
 
 static void test_cuda_layer__attention_by_products_is_its_definition(void **state) {
@@ -739,6 +820,48 @@ static void test_cuda_layer__logits_in_16_bits_lie_within_their_bound(void **sta
     }
 }
 
+/* The loss and its gradient are those of the logits as the product has rounded them, once: a cap rounds none of them
+ * again. */
+static void rounded_once_on(uint64_t classes, int halves, float cap) {
+    uint64_t pitch = (classes + 7) / 8 * 8;
+    tables t = open_tables(halves, 4096);
+    both x = numbers(1, ROWS * pitch), labels = indices(ROWS, (int32_t)classes), loss = take(sizeof(ops_loss));
+    double expected = 0, u = halves == IN_F16 ? 0x1p-11 : 0x1p-8, off = EXP_OFF + (double)cap * 0x1p-19;
+    for (uint64_t i = 0; i < ROWS * pitch; i++)
+        ((float *)x.host)[i] *= 8;
+    up_factors(&x, halves); /* x.host then has what was rounded */
+    ops_row_loss l = { .logits = x.dev, .labels = (int32_t *)labels.dev, .losses = t.scratch.dev, .slopes = 1 };
+    l.rows = l.count = ROWS, l.classes = classes, l.pitch = pitch, l.mean = 1, l.cap = cap, l.scale = 64;
+    float *z = down_factors(&x, halves);
+    assert_int_equal(layer(&t)->loss(t.d, &l), TESS_OK);
+    assert_int_equal(layer(&t)->loss_sum(t.d, t.scratch.dev, ROWS, NULL, NULL, (ops_loss *)loss.dev), TESS_OK);
+    float *slopes = down_factors(&x, halves);
+    for (uint64_t r = 0; r < ROWS; r++) {
+        const int32_t label = ((int32_t *)labels.host)[r];
+        const float *row = z + r * pitch;
+        double sum = 0;
+        for (uint64_t c = 0; c < classes; c++)
+            sum += exp((double)cap * tanh((double)(row[c] / cap)));
+        expected += log(sum) - (double)cap * tanh((double)(row[label] / cap));
+        for (uint64_t c = 0; c < classes; c++) {
+            double part = tanh((double)(row[c] / cap)), p = exp((double)cap * part) / sum;
+            double g = (p - (c == (uint64_t)label)) * (1 - part * part), got = (double)slopes[r * pitch + c] / 64;
+            assert_true(fabs(got - g) <= u * fabs(g) + off * p + 0x1p-19 * (c == (uint64_t)label) + 0x1p-24);
+        }
+    }
+    ops_loss *got = down(&loss);
+    assert_true(fabs(got->loss - expected) <= ROWS * off);
+    free(z), free(slopes), free(got);
+    close_tables(&t);
+}
+
+static void test_cuda_layer__capped_logits_are_rounded_once(void **state) {
+    (void)state;
+    for (int halves = 1; halves < FACTOR_KINDS; halves++)
+        for (uint64_t classes = 131; classes < 10000; classes += 8078)
+            rounded_once_on(classes, halves, 2), rounded_once_on(classes, halves, 30);
+}
+
 /* One logit of row 1 that is no finite number: the loss says so. */
 static void loss_is_no_number_with(uint64_t classes, uint64_t at, float value, int halves) {
     tables t = open_tables(halves, 4096);
@@ -778,6 +901,10 @@ static void test_cuda_layer__ends_equal_the_cpus(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cuda_layer__attention_of_cudnn_wants_a_cudnn_and_a_gpu_that_have_it), /* counts calls */
+        cmocka_unit_test(test_cuda_layer__attention_of_cudnn_says_why_it_has_no_plan),
+        cmocka_unit_test(test_cuda_layer__attention_of_cudnn_is_its_definition),
+        cmocka_unit_test(test_cuda_layer__attention_of_cudnn_refuses_what_it_has_not),
         cmocka_unit_test(test_cuda_layer__norms_equal_the_cpus),
         cmocka_unit_test(test_cuda_layer__columns_are_summed_in_a_fixed_order),
         cmocka_unit_test(test_cuda_layer__columns_of_any_number),
@@ -791,6 +918,7 @@ int main(void) {
         cmocka_unit_test(test_cuda_layer__attention_by_products_is_its_definition),
         cmocka_unit_test(test_cuda_layer__ends_equal_the_cpus),
         cmocka_unit_test(test_cuda_layer__logits_in_16_bits_lie_within_their_bound),
+        cmocka_unit_test(test_cuda_layer__capped_logits_are_rounded_once),
         cmocka_unit_test(test_cuda_layer__a_loss_that_is_no_number_is_seen),
     };
     return cmocka_run_group_tests(tests, start, finish);

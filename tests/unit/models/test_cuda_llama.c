@@ -97,8 +97,10 @@ static void test_cuda_llama__gradients_turn_back(void **state) {
         { 2, 70, 2, 16, 2 }, { 1, 130, 4, 32, 2 }, { 2, 67, 2, 64, 1 }, { 1, 33, 2, 96, 2 }, { 1, 81, 3, 128, 1 }
     };
     (void)state;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        turned_back_on(shapes[i], IN_BF16, 1), turned_back_on(shapes[i], IN_F16, 1);
+    for (attention_products = 5; attention_products <= 7; attention_products += 2)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            turned_back_on(shapes[i], IN_BF16, 1), turned_back_on(shapes[i], IN_F16, 1);
+    attention_products = 0;
     turned_back_on((ops_attention_shape){ 1, 40, 2, 24, 1 }, IN_BF16, 0);
     turned_back_on((ops_attention_shape){ 1, 40, 4, 32, 2 }, 0, 0);
 }

@@ -305,6 +305,30 @@ static void test_fp8__a_nan_reaches_the_loss(void **state) {
     run_destroy(&r);
 }
 
+/* All of a layer's products are in fp8, and bytes of codes are all that is beyond bf16. */
+static void test_fp8__a_layer_costs_its_codes_and_products(void **state) {
+    model_options o = llama(TESS_F8E4M3);
+    run eight = run_create("llama", &o);
+    o.products = 0;
+    run sixteen = run_create("llama", &o);
+    const decoder *d = eight.m->own;
+    double rows = (double)d->rows, x = rows * (double)(2 * d->width + d->q_width + d->hidden), w = 0;
+    double dy = rows * (double)(d->qkv_width + 2 * d->width + 2 * d->hidden);
+    model_cost a = model_block_cost(eight.m, 1), b = model_block_cost(sixteen.m, 1);
+    (void)state;
+    for (int32_t p = 0; p < eight.m->desc.n_params; p++)
+        if (strstr(eight.m->desc.params[p].name, "layers.0.") && eight.m->desc.params[p].in_fp8)
+            w += (double)eight.m->desc.params[p].elems;
+    assert_true(w > 0 && a.forward_fp8 == 2 * rows * w && a.backward_fp8 == 4 * rows * w);
+    assert_true(b.forward_fp8 == 0 && b.backward_fp8 == 0 && a.forward_flops == b.forward_flops);
+    assert_true(a.forward_bytes - b.forward_bytes == 6 * (x + w));
+    assert_true(a.backward_bytes - b.backward_bytes == 6 * (x + w + 2 * dy));
+    assert_int_equal(a.forward_kernels - b.forward_kernels, 2 * 4);
+    assert_int_equal(a.backward_kernels - b.backward_kernels, 4 * 4);
+    assert_true(model_block_cost(eight.m, 0).forward_bytes == model_block_cost(sixteen.m, 0).forward_bytes);
+    run_destroy(&eight), run_destroy(&sixteen);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fp8__codes_are_those_of_pytorch),
@@ -319,6 +343,7 @@ int main(void) {
         cmocka_unit_test(test_fp8__rounded_factors_fit_into_what_is_stated),
         cmocka_unit_test(test_fp8__a_layer_has_one_chunk),
         cmocka_unit_test(test_fp8__a_nan_reaches_the_loss),
+        cmocka_unit_test(test_fp8__a_layer_costs_its_codes_and_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

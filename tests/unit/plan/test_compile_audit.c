@@ -205,8 +205,28 @@ static void test_compile_audit__nothing_of_it_where_there_is_none(void **state) 
         assert_string_equal(world.said, "");
     }
     (void)begin(TESS_PASS_TRAIN, 2, 1);
-    assert_true(tess__audit_covers(&setup, &model, 0) && tess__audit_covers(&setup, &model, 2));
-    assert_false(tess__audit_covers(&setup, &model, 1));
+    assert_true(tess__audit_covers(&setup, &model, 0, 0) && tess__audit_covers(&setup, &model, 2, 0));
+    assert_true(tess__audit_covers(&setup, &model, 0, 1) && tess__audit_covers(&setup, &model, 2, 1));
+    assert_false(tess__audit_covers(&setup, &model, 1, 0) || tess__audit_covers(&setup, &model, 1, 1));
+}
+
+/* Forward has no result to compare where backward writes it. */
+static void test_compile_audit__a_late_result_is_audited_with_backward(void **state) {
+    (void)state;
+    tess__compiler b = begin(TESS_PASS_TRAIN, 2, 1);
+    blocks[0].options.flags |= TESS_BLOCK_LATE_RESULT; /* not heeded: it is not the last */
+    blocks[2].options.flags |= TESS_BLOCK_LATE_RESULT;
+    assert_int_equal(tess__audit_begin(&b, TESS__FORWARD_BEGIN, 2), TESS_OK);
+    assert_int_equal(tess__audit_end(&b, TESS__FORWARD_END, 2), TESS_OK);
+    assert_string_equal(world.said, "");
+    assert_int_equal(tess__audit_begin(&b, TESS__BACKWARD_BEGIN, 2), TESS_OK);
+    assert_non_null(strstr(world.said, "send2 "));
+    assert_int_equal(tess__audit_end(&b, TESS__BACKWARD_END, 2), TESS_OK);
+    assert_non_null(strstr(world.said, "audit2 64 back"));
+    assert_int_equal(tess__audit_begin(&b, TESS__FORWARD_BEGIN, 0), TESS_OK);
+    assert_non_null(strstr(world.said, "send0 "));
+    blocks[0].options.flags &= ~(uint32_t)TESS_BLOCK_LATE_RESULT;
+    blocks[2].options.flags &= ~(uint32_t)TESS_BLOCK_LATE_RESULT;
 }
 
 static void test_compile_audit__a_failure_is_passed_on_at_once(void **state) {
@@ -230,6 +250,7 @@ int main(void) {
         cmocka_unit_test(test_compile_audit__each_part_has_its_place),
         cmocka_unit_test(test_compile_audit__a_blocks_inputs_go_out_and_its_digests_come),
         cmocka_unit_test(test_compile_audit__nothing_of_it_where_there_is_none),
+        cmocka_unit_test(test_compile_audit__a_late_result_is_audited_with_backward),
         cmocka_unit_test(test_compile_audit__a_failure_is_passed_on_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

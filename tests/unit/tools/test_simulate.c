@@ -190,6 +190,24 @@ static void test_simulate__counts_become_seconds_by_the_machines_rates(void **st
     done(&s);
 }
 
+/* Products in fp8 have a rate of their own; without one that of the compute dtype. */
+static void test_simulate__products_in_fp8_have_their_own_rate(void **state) {
+    (void)state;
+    for (int says = 0; says < 2; says++) {
+        step s;
+        make(&s, 1, 0);
+        s.costs[A] = (scope_cost){ .forward_flops = 100, .forward_fp8 = 40 };
+        s.costs[B] = (scope_cost){ .backward_flops = 200, .backward_fp8 = 200 };
+        s.machine.flops_per_second[TESS_F32] = 50;
+        s.machine.flops_per_second[TESS_F8E4M3] = says ? 80 : 0;
+        s.machine.memory_bytes_per_second = 1e9;
+        run(&s);
+        double zeroing = 2 * 4096 / 1e9;
+        assert_near(s.line.seconds, zeroing + (says ? 60 / 50.0 + 40 / 80.0 + 200 / 80.0 : 2 + 4));
+        done(&s);
+    }
+}
+
 /* ---- activations and prefetching ---- */
 static tess_status no_work(void *user, const tess_block_call *call) {
     (void)user, (void)call;
@@ -385,6 +403,7 @@ int main(void) {
         cmocka_unit_test(test_simulate__one_rank_only_computes),
         cmocka_unit_test(test_simulate__lanes_that_share_a_core_slow_each_other),
         cmocka_unit_test(test_simulate__counts_become_seconds_by_the_machines_rates),
+        cmocka_unit_test(test_simulate__products_in_fp8_have_their_own_rate),
         cmocka_unit_test(test_simulate__what_backward_makes_again_takes_its_time),
         cmocka_unit_test(test_simulate__without_prefetching_gathers_are_waited_for),
         cmocka_unit_test(test_simulate__a_copy_comes_from_the_host_with_fewer_bytes),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The two kernels of kernels_attend.h for heads of up to ATTEND_SIZE elements. kernels_attend.h includes this file once
- * per size. A block reads its own rows once, as factors in registers. It walks over tiles of SPAN rows of two matrices;
- * the copy of the next two overlaps the work on these. */
+ * per size, for some with ATTEND_STEP. A block reads its own rows once, as factors in registers. It walks over tiles of
+ * SPAN rows of two matrices; the copy of the next two overlaps the work on these. */
 #define SIZE ATTEND_SIZE
 #define SPAN ATTEND_SPAN
 #define SLICE ATTEND_SLICE
@@ -326,6 +326,11 @@ TESS_FN void NAME(body_attend_backward)(const ops_args_attend_backward *a, uint3
     else
         NAME(attend_of_keys)(a, attend_place_of(block - queries, a->batch, a->kv_heads), shared);
 }
+
+#if defined(ATTEND_STEP)
+#include "attend_five.h"
+#undef ATTEND_STEP
+#endif
 
 #undef SIZE
 #undef SPAN

@@ -51,7 +51,7 @@ typedef struct { /* 16 × 8: columns of `b` are rows of memory */
     uint32_t r[TILE_LANES][2];
 } tile_b;
 typedef struct { /* 16 × 8: rows g and g + 8, columns 2t and 2t + 1 */
-    float v[TILE_LANES][4];
+    __attribute__((aligned(16))) float v[TILE_LANES][4];
 } tile_c;
 
 typedef struct { /* a number for each of a lane's two rows */
@@ -125,6 +125,20 @@ TESS_FN void tile_load_a(tile_a *a, const uint16_t *tile, int pitch, int row, in
 #endif
 }
 
+/* Loads sixteen columns of a tile as the rows of a left factor; sixteen rows are its depth. */
+TESS_FN void tile_load_a_turned(tile_a *a, const uint16_t *tile, int pitch, int k, int column) {
+#if defined(__CUDA_ARCH__)
+    int lane = (int)threadIdx.x % 32;
+    ptx_read_turned(a->r[0], tile + (k + lane / 16 * 8 + lane % 8) * pitch + column + lane / 8 % 2 * 8);
+#else
+    TILE_EACH_LANE(i, g, t)
+        for (int n = 0; n < 4; n++) {
+            const uint16_t *at = tile + (k + n / 2 * 8 + 2 * t) * pitch + column + n % 2 * 8 + g;
+            a->r[i][n] = at[0] | (uint32_t)at[pitch] << 16;
+        }
+#endif
+}
+
 /* Loads sixteen rows of a tile as the columns of two right factors. */
 TESS_FN void tile_load_b(tile_b *b, const uint16_t *tile, int pitch, int row, int k) {
 #if defined(__CUDA_ARCH__)
@@ -166,6 +180,49 @@ TESS_FN void tile_a_of(tile_a *a, const tile_c *left, const tile_c *right) {
         a->r[i][1] = tile_pair(left->v[i][2], left->v[i][3]);
         a->r[i][2] = tile_pair(right->v[i][0], right->v[i][1]);
         a->r[i][3] = tile_pair(right->v[i][2], right->v[i][3]);
+    }
+}
+
+/* Rounds results to 16 bits, and writes them to rows `row` … of a tile. */
+TESS_FN void tile_store(uint16_t *tile, int pitch, const tile_c *c, int row, int column) {
+    TILE_EACH_LANE(i, g, t) {
+        TILE_UNROLL for (int n = 0; n < 2; n++) {
+            uint32_t pair = tile_pair(c->v[i][2 * n], c->v[i][2 * n + 1]);
+            uint16_t *at = tile + (row + g + 8 * n) * pitch + column + 2 * t;
+#if defined(__CUDA_ARCH__)
+            *(uint32_t *)at = pair;
+#else
+            memcpy(at, &pair, sizeof pair);
+#endif
+        }
+    }
+}
+
+/* Read and write results in memory as the lanes hold them, 512 bytes of a warp at once, in the cache that all
+ * multiprocessors share. */
+TESS_FN void tile_get_sums(tile_c *c, const float *from) {
+    TILE_EACH_LANE(i, g, t) {
+        const float *at = from + 16 * g + 4 * t;
+#if defined(__CUDA_ARCH__)
+        *(float4 *)c->v[i] = __ldcg((const float4 *)at);
+#else
+        memcpy(c->v[i], at, sizeof c->v[i]);
+#endif
+    }
+}
+TESS_FN void tile_put_sums(const tile_c *c, float *to) {
+    TILE_EACH_LANE(i, g, t) {
+        float *at = to + 16 * g + 4 * t;
+#if defined(__CUDA_ARCH__)
+        __stcg((float4 *)at, *(const float4 *)c->v[i]);
+#else
+        memcpy(at, c->v[i], sizeof c->v[i]);
+#endif
+    }
+}
+TESS_FN void tile_add(tile_c *c, const tile_c *by) {
+    TILE_ALL_LANES(i) {
+        TILE_UNROLL for (int e = 0; e < 4; e++) c->v[i][e] += by->v[i][e];
     }
 }
 
@@ -253,6 +310,42 @@ TESS_FN void tile_put_two(uint16_t *to, float x, float y, int left, int vector) 
         to[0] = (uint16_t)pair;
     if (left > 1)
         to[1] = (uint16_t)(pair >> 16);
+}
+
+/* ---- order between blocks --------------------------------------------------------------------------- */
+/* Returns how many blocks have called this before; *shared is the block's. The order of calls is the order in which
+ * blocks begin, whatever their indices. */
+TESS_FN uint32_t tile_ticket(uint32_t *next, uint32_t *shared) {
+#if defined(__CUDA_ARCH__)
+    if (threadIdx.x == 0)
+        *shared = atomicAdd(next, 1u);
+    TILE_SYNC();
+#else
+    *shared = (*next)++;
+#endif
+    return *shared;
+}
+
+/* One thread waits until as many blocks as `before` have passed. After the next TILE_SYNC the block's threads see what
+ * those wrote. The host's blocks follow each other, so a wait there would not end. */
+TESS_FN void tile_wait_turn(const uint32_t *passed, uint32_t before) {
+#if defined(__CUDA_ARCH__)
+    if (threadIdx.x == 0)
+        while (ptx_acquire(passed) != before)
+            ptx_pause();
+#else
+    if (*passed != before)
+        abort();
+#endif
+}
+/* Lets the next block pass. A TILE_SYNC lies between this and the block's writes. */
+TESS_FN void tile_pass(uint32_t *passed) {
+#if defined(__CUDA_ARCH__)
+    if (threadIdx.x == 0)
+        ptx_release(passed);
+#else
+    ++*passed;
+#endif
 }
 
 /* ---- tiles --------------------------------------------------------------------------------------- */

@@ -74,7 +74,13 @@ const ops_cublaslt *ops_cublaslt_load(void);
     X(cudnnGetConvolutionBackwardDataWorkspaceSize)                                                                    \
     X(cudnnConvolutionBackwardData)                                                                                    \
     X(cudnnGetConvolutionBackwardFilterWorkspaceSize)                                                                  \
-    X(cudnnConvolutionBackwardFilter)
+    X(cudnnConvolutionBackwardFilter)                                                                                  \
+    X(cudnnBackendCreateDescriptor)                                                                                    \
+    X(cudnnBackendDestroyDescriptor)                                                                                   \
+    X(cudnnBackendSetAttribute)                                                                                        \
+    X(cudnnBackendGetAttribute)                                                                                        \
+    X(cudnnBackendFinalize)                                                                                            \
+    X(cudnnBackendExecute)
 typedef struct {
 #define OPS_MEMBER(name) __typeof__(&(name)) name;
     OPS_CUDNN_FUNCTIONS(OPS_MEMBER)
@@ -108,6 +114,7 @@ typedef struct {
 #if TESSERA_HAVE_CUDNN
     const ops_cudnn *dnn;
     cudnnHandle_t dnn_handle; /* null: convolutions are computed by products */
+    struct ops_cudnn_plan *attention_plans;
 #endif
 } cuda_ops;
 

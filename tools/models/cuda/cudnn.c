@@ -4,6 +4,7 @@
  *
  * The algorithms are deterministic and without TF32. Tensors are NHWC; weights are reordered to [out, k, k, in]. In
  * 16 bits cuDNN would round results too, so products compute there, whose results are fp32. */
+#include "cudnn_attention.h"
 #include "cudnn_ops.h"
 #include "tools/support/say.h"
 
@@ -34,9 +35,10 @@ const ops_cudnn *ops_cudnn_load(void) {
     return is_there ? &cudnn : NULL;
 }
 
-/* Only fp32 uses cuDNN. Without it convolutions are products, and the description of the operators says so. */
-void ops_cudnn_start(cuda_ops *c) {
-    c->dnn = ops_halves(&c->base) ? NULL : ops_cudnn_load();
+/* In 16 bits only attention uses cuDNN, if that is asked for. Without it convolutions are products, and the description
+ * of the operators says so. */
+static void start_library(cuda_ops *c) {
+    c->dnn = ops_halves(&c->base) && !c->base.cudnn_attention ? NULL : ops_cudnn_load();
     if (!c->dnn || c->dnn->cudnnCreate(&c->dnn_handle) != CUDNN_STATUS_SUCCESS) {
         c->dnn_handle = NULL;
         return;
@@ -47,10 +49,16 @@ void ops_cudnn_start(cuda_ops *c) {
     c->dnn_handle = NULL;
 }
 
+tess_status ops_cudnn_start(cuda_ops *c) {
+    start_library(c);
+    return c->base.cudnn_attention ? ops_cudnn_attention_start(c) : TESS_OK;
+}
+
 /* The stream may no longer exist, so the handle is detached from it first. */
 void ops_cudnn_end(cuda_ops *c) {
     if (!c->dnn_handle)
         return;
+    ops_cudnn_attention_end(c);
     c->dnn->cudnnSetStream(c->dnn_handle, NULL);
     c->dnn->cudnnDestroy(c->dnn_handle);
 }

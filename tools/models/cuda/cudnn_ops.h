@@ -24,8 +24,9 @@ tess_status ops_cudnn_data(const cuda_ops *, ops_cudnn_conv *, const ops_conv_sh
                            float *dx, void *scratch);
 tess_status ops_cudnn_filter(const cuda_ops *, ops_cudnn_conv *, const ops_conv_shape *, const float *x,
                              const float *dy, float *dw, void *scratch);
-/** Starts cuDNN for a context if there is one; ops_cudnn_end ends it. Call both between enter and leave. */
-void ops_cudnn_start(cuda_ops *);
+/** Starts cuDNN for a context if there is one; ops_cudnn_end ends it. It fails only if attention is to be cuDNN's. Call
+ * both between enter and leave. */
+tess_status ops_cudnn_start(cuda_ops *);
 void ops_cudnn_end(cuda_ops *);
 /** Writes for example ", cuDNN 9.13", or nothing. */
 void ops_cudnn_describe(const cuda_ops *, char *out, size_t bytes);
@@ -38,7 +39,7 @@ typedef struct {
 #define ops_cudnn_forward(c, v, s, x, w, y, scratch) TESS_E_INTERNAL
 #define ops_cudnn_data(c, v, s, w, dy, dx, scratch) TESS_E_INTERNAL
 #define ops_cudnn_filter(c, v, s, x, dy, dw, scratch) TESS_E_INTERNAL
-#define ops_cudnn_start(c) ((void)(c))
+#define ops_cudnn_start(c) TESS_OK
 #define ops_cudnn_end(c) ((void)(c))
 #define ops_cudnn_describe(c, out, bytes) ((void)(c))
 #endif

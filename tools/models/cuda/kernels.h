@@ -90,7 +90,9 @@
     OPS_ATTEND_KERNELS_OF(X, 32)                                                                                       \
     OPS_ATTEND_KERNELS_OF(X, 64)                                                                                       \
     OPS_ATTEND_KERNELS_OF(X, 96)                                                                                       \
-    OPS_ATTEND_KERNELS_OF(X, 128)
+    OPS_ATTEND_KERNELS_OF(X, 128)                                                                                      \
+    X(attend_five_64, ops_args_attend_backward, attend_five_shared_64)                                                 \
+    X(attend_five_128, ops_args_attend_backward, attend_five_shared_128)
 
 /** The name under which a kernel is exported. */
 #if defined(OPS_HALF_F16)

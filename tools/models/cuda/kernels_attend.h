@@ -48,6 +48,11 @@ typedef struct { /* blocks of queries precede blocks of keys */
     uint16_t *dqkv;
     int32_t batch, time, heads, kv_heads, size, vector;
     attend_sight sight;
+    /* attend_five.h. sums: attend_five_sums; turns: attend_five_turns counts, of which attend_sums makes zeros; group:
+     * heads of keys whose blocks follow each other. */
+    float *sums;
+    uint32_t *turns;
+    uint32_t group;
 } ops_args_attend_backward;
 
 TESS_FN int attend_first_key(const attend_sight *e, int query) {
@@ -100,6 +105,40 @@ typedef struct { /* one tile of one head of one sample */
 TESS_FN attend_place attend_place_of(uint32_t block, int batch, int heads) {
     uint32_t of = (uint32_t)batch * (uint32_t)heads, within = block % of;
     attend_place p = { (int)(within / (uint32_t)heads), (int)(within % (uint32_t)heads), (int)(block / of) };
+    return p;
+}
+
+/* ---- backward in five products: attend_five.h ------------------------------------------------------- */
+#define ATTEND_FIVE_KEYS(size) (ATTEND_PARTS(size) * TILE_ROWS)
+/* Queries of a step. Shared memory of a block is 48 KiB, with two steps, keys and slopes. */
+#define ATTEND_FIVE_STEP(size) ((size) <= 64 ? 32 : 16)
+TESS_FN uint32_t attend_five_tiles(int time, int size) {
+    return (uint32_t)((time + ATTEND_FIVE_KEYS(size) - 1) / ATTEND_FIVE_KEYS(size));
+}
+TESS_FN uint64_t attend_five_steps(uint64_t heads, uint64_t time, int size) {
+    uint64_t step = (uint64_t)ATTEND_FIVE_STEP(size);
+    return heads * ((time + step - 1) / step);
+}
+/* Return how many fp32 elements and counts a launch has, where `heads` are those of all samples. */
+TESS_FN uint64_t attend_five_sums(uint64_t heads, uint64_t time, int size) {
+    return attend_five_steps(heads, time, size) * (uint64_t)(ATTEND_FIVE_STEP(size) * (size <= 64 ? 64 : 128));
+}
+TESS_FN uint64_t attend_five_turns(uint64_t heads, uint64_t time, int size) {
+    return 1 + attend_five_steps(heads, time, size);
+}
+/* Returns the number of a step of a head of queries among those of all heads. */
+TESS_FN uint32_t attend_step_of(const ops_args_attend_backward *a, attend_place p, int query, int step) {
+    uint32_t steps = (uint32_t)((a->time + step - 1) / step);
+    return (uint32_t)(p.n * a->heads + p.head) * steps + (uint32_t)(query / step);
+}
+/* Numbers groups of heads first, so that the sums of those at work stay in the GPU's cache. Within a group, tiles, so
+ * that the longest walks begin first and earlier keys have lower tickets. */
+TESS_FN attend_place attend_five_place(const ops_args_attend_backward *a, uint32_t ticket, uint32_t tiles) {
+    uint32_t all = (uint32_t)a->batch * (uint32_t)a->kv_heads, begin = ticket / (a->group * tiles) * a->group;
+    uint32_t heads = all - begin < a->group ? all - begin : a->group, within = ticket - begin * tiles;
+    uint32_t head = begin + within % heads;
+    attend_place p = { (int)(head / (uint32_t)a->kv_heads), (int)(head % (uint32_t)a->kv_heads),
+                       (int)(within / heads) };
     return p;
 }
 
@@ -194,7 +233,8 @@ enum { ATTEND_MOST = 128 };
 #define ATTEND_NAME_(name, size) name##_##size
 #define ATTEND_NAME(name, size) ATTEND_NAME_(name, size)
 
-/* ATTEND_SPAN: rows of the tiles that a block walks over. ATTEND_SLICE: columns of scores at a time in backward. */
+/* ATTEND_SPAN: rows of the tiles that a block walks over. ATTEND_SLICE: columns of scores at a time in backward.
+ * ATTEND_STEP: there is a backward in five products. */
 #define ATTEND_SIZE 16
 #define ATTEND_SPAN 64
 #define ATTEND_SLICE 32
@@ -204,6 +244,7 @@ enum { ATTEND_MOST = 128 };
 #define ATTEND_SLICE 32
 #include "attend_body.h"
 #define ATTEND_SIZE 64
+#define ATTEND_STEP ATTEND_FIVE_STEP(64)
 #define ATTEND_SPAN 64
 #define ATTEND_SLICE 32
 #include "attend_body.h"
@@ -212,6 +253,7 @@ enum { ATTEND_MOST = 128 };
 #define ATTEND_SLICE 32
 #include "attend_body.h"
 #define ATTEND_SIZE 128
+#define ATTEND_STEP ATTEND_FIVE_STEP(128)
 #define ATTEND_SPAN 32
 #define ATTEND_SLICE 16
 #include "attend_body.h"

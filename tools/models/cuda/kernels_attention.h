@@ -107,9 +107,13 @@ typedef struct { /* rows[batch, heads, time, 2]: of a query's row, base-2 log-su
     const float *lse;
     float *rows;
     uint64_t batch, time, heads, size;
+    uint32_t *turns; /* of attend_five.h, to be made zeros; as many as n_turns */
+    uint64_t n_turns;
 } ops_args_attend_sums;
 OPS_BODY(attend_sums) {
     OPS_ROW;
+    if (phase == 0 && r * OPS_LANES + lane < a->n_turns)
+        a->turns[r * OPS_LANES + lane] = 0;
     if (r >= a->batch * a->time * a->heads)
         return;
     if (phase == 0) {

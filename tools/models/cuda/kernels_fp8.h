@@ -12,11 +12,11 @@ typedef struct { /* matrices of `width` columns in bf16, which lie behind each o
     const void *from[OPS_FP8_PIECES];
     uint64_t rows[OPS_FP8_PIECES]; /* 0: none */
     uint64_t width, all;           /* all: rows of all */
-    uint8_t *to;                   /* [all, width], or with `turn` [width, all] */
+    uint8_t *to, *turned;          /* [all, width] and [width, all]; null: not wanted */
     float *inverse;                /* gets 1 / the scale, which a product multiplies by */
     uint32_t *parts;               /* maxima of the blocks that search */
     uint32_t n_parts, blocks;      /* blocks: those that write codes */
-    int32_t turn, e5m2;
+    int32_t e5m2;
 } ops_cuda_fp8;
 typedef struct {
     ops_cuda_fp8 of[2];
@@ -145,12 +145,9 @@ TESS_FN void ops_fp8_unit(const ops_cuda_fp8 *f, const ops_fp8_tile *t, uint32_t
             turned[k] |= code << r * 8;
         }
     }
-    if (f->turn) {
-        for (uint32_t k = 0; k < 8; k++)
-            ops_fp8_put_word(room, OPS_FP8_ROOM + (across + k) * OPS_FP8_PITCH + down / 4, turned[k]);
-        return;
-    }
-    for (uint64_t r = 0; r < 4; r++)
+    for (uint32_t k = 0; f->turned && k < 8; k++)
+        ops_fp8_put_word(room, OPS_FP8_ROOM + (across + k) * OPS_FP8_PITCH + down / 4, turned[k]);
+    for (uint64_t r = 0; f->to && r < 4; r++)
         ops_fp8_put_words(f->to + (t->before + row + r) * f->width + column, words[r], 2);
 }
 /* Sixteen codes of a column, as it is turned. */
@@ -160,7 +157,7 @@ TESS_FN void ops_fp8_turned(const ops_cuda_fp8 *f, const ops_fp8_tile *t, uint32
         return;
     for (uint32_t k = 0; k < 4; k++)
         w[k] = ops_fp8_word(room, OPS_FP8_ROOM + across * OPS_FP8_PITCH + down / 4 + k);
-    ops_fp8_put_words(f->to + (t->column + across) * f->all + t->before + t->row + down, w, 4);
+    ops_fp8_put_words(f->turned + (t->column + across) * f->all + t->before + t->row + down, w, 4);
 }
 OPS_BODY(fp8_codes) {
     int second = block >= a->of[0].blocks;
@@ -180,7 +177,7 @@ OPS_BODY(fp8_codes) {
             *f->inverse = fp8_inverse(scale);
         OPS_ROLLED for (uint32_t unit = thread; unit < OPS_FP8_TILE / 4 * (OPS_FP8_TILE / 8); unit += OPS_BLOCK)
             ops_fp8_unit(f, &t, unit, scale, room);
-    } else if (f->turn) {
+    } else if (f->turned) {
         for (uint32_t piece = thread; piece < OPS_FP8_TILE * (OPS_FP8_TILE / 16); piece += OPS_BLOCK)
             ops_fp8_turned(f, &t, piece, room);
     }

@@ -21,7 +21,8 @@ typedef struct {
     const int32_t *labels;
     ops_cuda_row_loss *losses;
     uint64_t rows, all, classes, pitch; /* rows: the first of `all`, which count */
-    float mean, scale, over_cap;        /* scale: of the loss; over_cap: 1 / the cap of logits; 0: no cap */
+    float mean, scale;                  /* scale: of the loss */
+    float cap, over_cap;                /* over_cap: 1 / the cap of logits; 0: no cap */
     const double *divisor;              /* may be null */
     int32_t half, slopes;               /* slopes: logits are replaced by their gradient; those of other rows by 0 */
     uint32_t tile_rows;
@@ -37,6 +38,14 @@ TESS_FN float ops_loss_exp(float x) {
 #else
     return exp2f(x * 1.44269504f);
 #endif
+}
+
+/* Gives logits as the loss has them. A cap is applied in fp32, so that the product alone rounds logits. As
+ * exponentials it takes the GPU's power of two: 1 - 2 / (e^2t + 1) is tanh(t) to 2^-20. */
+TESS_FN void ops_loss_get(const ops_args_loss *a, uint64_t i, uint64_t n, float *x) {
+    ops_get_eight(a->logits, i, n, a->half, 1, x);
+    for (int k = 0; a->over_cap > 0 && k < 8; k++)
+        x[k] = a->cap * (1.0f - 2.0f / (ops_loss_exp(2.0f * (x[k] * a->over_cap)) + 1.0f));
 }
 
 typedef struct { /* of a row; over: 1 / the sum of exponentials; mean: factor of its gradient */
@@ -85,7 +94,7 @@ OPS_BODY(loss_tile) {
             uint64_t within = i / (uint32_t)eights, c = i % (uint32_t)eights * 8, r = begin + within;
             float x[8];
             if (r < a->rows) {
-                ops_get_eight(a->logits, r * a->pitch + c, a->classes - c, a->half, 1, x);
+                ops_loss_get(a, r * a->pitch + c, a->classes - c, x);
                 ops_put_eight(tile, within * pitch + c, 8, 0, 1, x);
             }
         }
@@ -194,13 +203,13 @@ TESS_FN void ops_loss_row(const ops_args_loss *a, uint64_t r, uint64_t c, ops_on
     const uint64_t apart = OPS_BLOCK * 8, row = r * a->pitch;
     float x[8], y[8];
     OPS_ROLLED for (; c + apart + 8 <= a->classes; c += 2 * apart) {
-        ops_get_eight(a->logits, row + c, 8, a->half, 1, x);
-        ops_get_eight(a->logits, row + c + apart, 8, a->half, 1, y);
+        ops_loss_get(a, row + c, 8, x);
+        ops_loss_get(a, row + c + apart, 8, y);
         ops_online_add(o, x, c);
         ops_online_add(o, y, c + apart);
     }
     OPS_ROLLED for (; c < a->classes; c += apart) {
-        ops_get_eight(a->logits, row + c, a->classes - c, a->half, 1, x);
+        ops_loss_get(a, row + c, a->classes - c, x);
         for (uint64_t k = 0; k < 8; k++)
             x[k] = c + k < a->classes ? x[k] : -INFINITY;
         ops_online_add(o, x, c);
@@ -208,7 +217,7 @@ TESS_FN void ops_loss_row(const ops_args_loss *a, uint64_t r, uint64_t c, ops_on
 }
 TESS_FN void ops_loss_eight_slopes(const ops_args_loss *a, const ops_loss_row_of *o, uint64_t r, uint64_t c) {
     float x[8];
-    ops_get_eight(a->logits, r * a->pitch + c, a->classes - c, a->half, 1, x);
+    ops_loss_get(a, r * a->pitch + c, a->classes - c, x);
     ops_loss_slopes(a, o, r, c, x);
 }
 /* Replaces those groups by their gradient, from the row's end on: the cache has what was read last. */
@@ -220,8 +229,8 @@ TESS_FN void ops_loss_row_slopes(const ops_args_loss *a, const ops_loss_row_of *
         ops_loss_eight_slopes(a, o, r, c + (n - 1) * apart);
     OPS_ROLLED for (; n; n -= 2) {
         uint64_t at = c + (n - 2) * apart;
-        ops_get_eight(a->logits, r * a->pitch + at, 8, a->half, 1, x);
-        ops_get_eight(a->logits, r * a->pitch + at + apart, 8, a->half, 1, y);
+        ops_loss_get(a, r * a->pitch + at, 8, x);
+        ops_loss_get(a, r * a->pitch + at + apart, 8, y);
         ops_loss_slopes(a, o, r, at, x);
         ops_loss_slopes(a, o, r, at + apart, y);
     }
@@ -229,8 +238,10 @@ TESS_FN void ops_loss_row_slopes(const ops_args_loss *a, const ops_loss_row_of *
 TESS_FN void ops_loss_row_end(const ops_args_loss *a, uint64_t r, double *room) {
     int32_t label = a->labels[r];
     ops_online o = ops_online_over(room, 0, OPS_LANES, OPS_LANES);
-    uint64_t at = r * a->pitch + (label < 0 ? 0 : (uint64_t)label);
-    a->losses[r].loss = label < 0 ? 0 : (double)o.most - (double)ops_get(a->logits, at, a->half) + log(o.sum);
+    uint64_t c = label < 0 ? 0 : (uint64_t)label, first = c - c % 8;
+    float x[8];
+    ops_loss_get(a, r * a->pitch + first, a->classes - first, x);
+    a->losses[r].loss = label < 0 ? 0 : (double)o.most - (double)x[c % 8] + log(o.sum);
     a->losses[r].correct = (int32_t)o.best == label;
     room[0] = (double)o.most, room[1] = 1.0 / o.sum;
 }
@@ -252,11 +263,10 @@ OPS_BODY(loss_rows) {
     }
 }
 
-typedef struct { /* in place */
-    void *x;
+typedef struct { /* in place, of fp32 */
+    float *x;
     uint64_t elems;
     float cap;
-    int32_t half;
 } ops_args_cap;
 OPS_BODY(cap) {
     OPS_EIGHT(i);
@@ -264,9 +274,9 @@ OPS_BODY(cap) {
     OPS_ONE_PHASE;
     if (i >= a->elems)
         return;
-    ops_get_eight(a->x, i, a->elems - i, a->half, 1, v);
+    ops_get_eight(a->x, i, a->elems - i, 0, 1, v);
     for (int k = 0; k < 8; k++)
         v[k] = a->cap * ops_tanh(v[k] / a->cap);
-    ops_put_eight(a->x, i, a->elems - i, a->half, 1, v);
+    ops_put_eight(a->x, i, a->elems - i, 0, 1, v);
 }
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The operators of a decoder's layer (layer_ops.h). */
-#include "cuda_ops.h"
+#include "cudnn_attention.h"
 #include "tools/models/stored.h"
 #include <tessera/tessera.h>
 
@@ -60,15 +60,15 @@ static uint64_t fp8_need(void) {
     return FP8_ROOM;
 }
 static ops_cuda_fp8 fp8_args(const ops_fp8_factor *from, uint32_t *parts) {
-    ops_cuda_fp8 f = { .width = from->width, .to = from->to, .inverse = from->inverse, .parts = parts };
+    ops_cuda_fp8 f = { .width = from->width, .to = from->to, .turned = from->turned, .inverse = from->inverse };
+    f.parts = parts, f.e5m2 = from->e5m2;
     for (int32_t i = 0; i < from->n; i++) {
         uint64_t tiles = (from->rows[i] + OPS_FP8_TILE - 1) / OPS_FP8_TILE;
         f.from[i] = from->from[i], f.rows[i] = from->rows[i], f.all += from->rows[i];
         f.blocks += (uint32_t)(tiles * ((from->width + OPS_FP8_TILE - 1) / OPS_FP8_TILE));
     }
-    uint64_t blocks = ops_blocks_eights(f.all * f.width);
+    uint64_t blocks = from->n ? ops_blocks_eights(f.all * f.width) : 0;
     f.n_parts = blocks < OPS_FP8_PARTS ? (uint32_t)blocks : OPS_FP8_PARTS;
-    f.turn = from->turn, f.e5m2 = from->e5m2;
     return f;
 }
 static tess_status fp8_codes(const cuda_ops *c, const ops_fp8_factor both[2], uint32_t *parts) {
@@ -301,8 +301,11 @@ static tess_status layer_norm_backward_columns(ops *o, const ops_norm_backward *
 }
 
 /* ---- attention --------------------------------------------------------------------------------- */
+static int is_cudnn(const ops *o, const ops_attention_shape *s) {
+    return o->cudnn_attention && !s->grows;
+}
 static int is_fused(const ops *o, const ops_attention_shape *s) {
-    return ops_halves(o) && s->size <= ATTEND_MOST && !s->packs;
+    return ops_halves(o) && s->size <= ATTEND_MOST && !s->packs && !is_cudnn(o, s);
 }
 static int32_t kv_heads(const ops_attention_shape *s) {
     return s->kv_heads ? s->kv_heads : s->heads;
@@ -317,10 +320,37 @@ static int forward_kernel(const ops_attention_shape *s) {
                            : OPS_KERNEL_attend_128;
 }
 
+/* Backward in five products (attend_five.h) or seven. With heads of more than 64 elements a block has 64 keys in place
+ * of 128, and sums of queries should cost more than two products: docs/benchmarks/gpu.md. The shape alone decides. */
+static int has_five(const ops *o, const ops_attention_shape *s) {
+    int by_shape = s->size > 32 && s->size <= 64, can = by_shape || s->size > 96;
+    return o->attention_products ? can && o->attention_products == 5 : by_shape;
+}
+/* Return the bytes of attend_sums' results, of the sums of queries, and of the counts between blocks. */
+static uint64_t queries_of(const ops_attention_shape *s) {
+    return (uint64_t)s->batch * (uint64_t)s->heads;
+}
+static uint64_t rows_bytes(const ops_attention_shape *s) {
+    return ops_align(queries_of(s) * (uint64_t)s->time * 2 * sizeof(float));
+}
+static uint64_t sums_bytes(const ops_attention_shape *s) {
+    return ops_align(attend_five_sums(queries_of(s), (uint64_t)s->time, s->size) * sizeof(float));
+}
+static uint64_t turns_bytes(const ops_attention_shape *s) {
+    return ops_align(attend_five_turns(queries_of(s), (uint64_t)s->time, s->size) * sizeof(uint32_t));
+}
+/* Returns how many heads of keys are at work together: their sums fit in a third of an H100's second cache. */
+static uint32_t heads_together(const ops_attention_shape *s) {
+    uint64_t share = (uint64_t)(s->heads / kv_heads(s)), one = attend_five_sums(share, (uint64_t)s->time, s->size);
+    uint64_t heads = (UINT64_C(16) << 20) / (one * sizeof(float));
+    return heads ? (uint32_t)heads : 1;
+}
+
 static void layer_attention_need(const ops *o, const ops_attention_shape *s, ops_scratch *need) {
-    uint64_t queries = (uint64_t)s->batch * (uint64_t)s->heads * (uint64_t)s->time;
-    *need = (ops_scratch){ 0, ops_align(queries * 2 * sizeof(float)) }; /* attend_sums */
-    if (!is_fused(o, s))
+    *need = (ops_scratch){ 0, rows_bytes(s) + (has_five(o, s) ? sums_bytes(s) + turns_bytes(s) : 0) };
+    if (is_cudnn(o, s))
+        ops_cudnn_attention_need(s, need);
+    else if (!is_fused(o, s))
         ops_cuda_attention_need(o, s, need);
 }
 
@@ -345,8 +375,17 @@ static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape 
     ops_args_attend_backward a = { .qkv = qkv, .dy = dy, .rows = rows, .table = table, .dqkv = dqkv };
     a.batch = s->batch, a.time = s->time, a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size;
     a.vector = s->size % 8 == 0, a.sight = attend_sight_of(s->window, ops_cuda_attention_scale(s), s->cap);
+    int five = has_five(&c->base, s);
+    if (five) {
+        a.sums = (float *)((char *)rows + rows_bytes(s)), a.turns = (uint32_t *)((char *)a.sums + sums_bytes(s));
+        a.group = heads_together(s);
+    }
     OPS_TRY(OPS_LAUNCH(c, attend_sums, ops_blocks_rows(batch * heads * time), .y = y, .dy = dy, .lse = lse,
-                       .rows = rows, .batch = batch, .time = time, .heads = heads, .size = (uint64_t)s->size));
+                       .rows = rows, .batch = batch, .time = time, .heads = heads, .size = (uint64_t)s->size,
+                       .turns = a.turns, .n_turns = five ? attend_five_turns(batch * heads, time, s->size) : 0));
+    if (five)
+        return ops_cuda_launch(c, s->size <= 64 ? OPS_KERNEL_attend_five_64 : OPS_KERNEL_attend_five_128, &a,
+                               batch * (uint64_t)kv_heads(s) * attend_five_tiles(s->time, s->size));
     return ops_cuda_launch(
         c, forward_kernel(s) + 1, &a,
         batch * (heads * attend_query_tiles(s->time, s->size) + (uint64_t)kv_heads(s) * attend_key_tiles(s->time)));
@@ -354,6 +393,8 @@ static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape 
 
 static tess_status layer_attention(ops *o, const ops_attention_shape *s, const void *qkv, void *y, float *lse,
                                    void *scratch) {
+    if (is_cudnn(o, s))
+        OPS_INSIDE(cuda_of(o), ops_cudnn_attention(cuda_of(o), s, qkv, y, lse, scratch));
     if (is_fused(o, s))
         OPS_INSIDE(cuda_of(o), attend(cuda_of(o), s, qkv, y, lse));
     OPS_INSIDE(cuda_of(o), ops_cuda_attention(cuda_of(o), s, qkv, y, lse, scratch));
@@ -363,8 +404,9 @@ static tess_status attention_backward(const cuda_ops *c, const ops_attention_sha
                                       const float *lse, const void *dy, void *dqkv, const ops_rotation *back,
                                       void *scratch) {
     const float *table = back && layer_rotation_need(&c->base, s) ? back->table : NULL;
-    OPS_TRY(is_fused(&c->base, s) ? attend_backward(c, s, qkv, y, lse, dy, dqkv, table, scratch)
-                                  : ops_cuda_attention_backward(c, s, qkv, y, lse, dy, dqkv, scratch));
+    OPS_TRY(c->base.cudnn_attention ? ops_cudnn_attention_backward(cuda_of(&c->base), s, qkv, y, lse, dy, dqkv, scratch)
+            : is_fused(&c->base, s) ? attend_backward(c, s, qkv, y, lse, dy, dqkv, table, scratch)
+                                    : ops_cuda_attention_backward(c, s, qkv, y, lse, dy, dqkv, scratch));
     return back && !table ? rotate(c, back) : TESS_OK;
 }
 static tess_status layer_attention_backward(ops *o, const ops_attention_shape *s, const void *qkv, const void *y,
@@ -418,9 +460,8 @@ static tess_status layer_places(ops *o, const int32_t *tokens, uint64_t samples,
                                       .elems = samples * time, .time = time, .stride = stride, .begins = begins));
 }
 
-static tess_status layer_cap(ops *o, void *x, uint64_t elems, float cap, int32_t wide) {
-    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), cap, ops_blocks_eights(elems), .x = x, .elems = elems, .cap = cap,
-                                      .half = ops_halves(o) && !wide));
+static tess_status layer_cap(ops *o, float *x, uint64_t elems, float cap) {
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), cap, ops_blocks_eights(elems), .x = x, .elems = elems, .cap = cap));
 }
 
 /* ---- the loss ------------------------------------------------------------------------------------ */
@@ -428,7 +469,7 @@ static ops_args_loss loss_args(const ops *o, const ops_row_loss *l) {
     ops_args_loss a = { .logits = l->logits, .labels = l->labels, .slopes = l->slopes, .half = ops_halves(o) };
     a.losses = (ops_cuda_row_loss *)l->losses + l->first;
     a.rows = l->count, a.all = l->rows, a.classes = l->classes, a.pitch = l->pitch, a.mean = l->mean;
-    a.scale = l->scale > 0 ? l->scale : 1, a.over_cap = l->cap > 0 ? 1 / l->cap : 0;
+    a.scale = l->scale > 0 ? l->scale : 1, a.cap = l->cap, a.over_cap = l->cap > 0 ? 1 / l->cap : 0;
     a.divisor = l->divisor, a.tile_rows = ops_tile_rows(l->classes, sizeof(float));
     return a;
 }
@@ -469,6 +510,7 @@ const ops_layer_table ops_cuda_layer = {
     .head_norm_backward = layer_head_norm_backward,
     .swiglu = layer_swiglu,
     .swiglu_backward = layer_swiglu_backward,
+    .attention_check = ops_cudnn_attention_check,
     .attention_need = layer_attention_need,
     .attention = layer_attention,
     .attention_backward = layer_attention_backward,

@@ -21,6 +21,8 @@ static tess_status cuda_create(const ops_options *options, ops **out) {
     c->base.bf16 = options && options->bf16;
     c->base.fp16 = options && options->fp16;
     c->base.fp8 = options && options->fp8;
+    c->base.cudnn_attention = options && options->cudnn_attention;
+    c->base.attention_products = options ? options->attention_products : 0;
     *out = &c->base;
     return TESS_OK;
 }
@@ -65,7 +67,7 @@ static tess_status start_inside(cuda_ops *c) {
     for (int i = 0; i < OPS_N_KERNELS; i++)
         CU_TRY(c, ops_cuda_kernel_name(c, i),
                c->d->cuModuleGetFunction(&c->kernels[i], c->module, ops_cuda_kernel_name(c, i)));
-    ops_cudnn_start(c);
+    OPS_TRY(ops_cudnn_start(c));
     OPS_TRY(ops_cuda_epilogues_start(c));
     return start_cublas(c);
 }
@@ -113,13 +115,15 @@ static void cuda_destroy(ops *o) {
 static void cuda_describe(const ops *o, char *out, size_t bytes) {
     const cuda_ops *c = cuda_of(o);
     const char *halves = o->fp16 ? ", fp16 products with fp32 sums" : o->bf16 ? ", bf16 products with fp32 sums" : "";
-    char dnn[32] = "";
+    char dnn[32] = "", products[48] = "";
     int version = 0;
     ops_cudnn_describe(c, dnn, sizeof dnn);
+    if (o->attention_products)
+        snprintf(products, sizeof products, ", %d products back through attention", o->attention_products);
     if (c->handle && c->blas->cublasGetVersion_v2(c->handle, &version) == CUBLAS_STATUS_SUCCESS)
-        snprintf(out, bytes, "cuda, cuBLAS %d.%d%s%s", version / 10000, version % 10000 / 100, dnn, halves);
+        snprintf(out, bytes, "cuda, cuBLAS %d.%d%s%s%s", version / 10000, version % 10000 / 100, dnn, halves, products);
     else
-        snprintf(out, bytes, "cuda, cuBLAS%s", halves);
+        snprintf(out, bytes, "cuda, cuBLAS%s%s", halves, products);
 }
 
 static CUdeviceptr at(const void *p) {

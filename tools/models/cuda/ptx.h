@@ -69,6 +69,19 @@ TESS_FN void ptx_copy_pair(float *to, const float *from, int bytes) {
                  "l"(from), "r"(bytes)
                  : "memory");
 }
+/* Reads a count past the multiprocessor's cache. Later reads see what was written before ptx_release of that count. */
+TESS_FN uint32_t ptx_acquire(const uint32_t *at) {
+    uint32_t x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+    return x;
+}
+/* Adds one to a count. */
+TESS_FN void ptx_release(uint32_t *at) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
+}
+TESS_FN void ptx_pause(void) {
+    asm volatile("nanosleep.u32 32;");
+}
 TESS_FN void ptx_wait_all(void) {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }

@@ -16,8 +16,8 @@ static void need_linear(const model *m, int place, int64_t inputs, int64_t outpu
     need->backward_bytes = device_most(need->backward_bytes, bytes);
 }
 
-static void need_layer(const model *m, ops_scratch *need) {
-    const device_decoder *g = m->own;
+static void need_layer(model *m, ops_scratch *need) {
+    device_decoder *g = m->own;
     const decoder *d = &g->d;
     int64_t c = d->width, biases = (decoder_has(d, DECODER_O_B) + decoder_has(d, DECODER_DOWN_B)) * c;
     biases +=
@@ -25,11 +25,12 @@ static void need_layer(const model *m, ops_scratch *need) {
     g->t->attention_need(m->o, &g->attention, need);
     if (m->options.packs) /* places come before it */
         need->forward_bytes += g->ids_bytes, need->backward_bytes += g->ids_bytes;
+    g->columns_bytes = g->t->columns_need(g->rows.rows, (uint64_t)(4 * c + biases));
     need_linear(m, DECODER_Q_W, c, d->qkv_width, need);
     need_linear(m, DECODER_O_W, d->q_width, c, need);
     need_linear(m, DECODER_UP_W, c, device_feed_width(d), need);
-    need->backward_bytes =
-        device_most(need->backward_bytes, g->t->columns_need(g->rows.rows, (uint64_t)(4 * c + biases)));
+    need_linear(m, DECODER_DOWN_W, d->hidden, c, need);
+    need->backward_bytes = device_most(need->backward_bytes, g->columns_bytes);
     if (d->head_norms)
         need->backward_bytes = device_most(
             need->backward_bytes, g->t->columns_need(g->rows.rows * (uint64_t)d->heads, (uint64_t)(2 * d->size)));
@@ -70,8 +71,20 @@ static tess_status make_turns(device_decoder *g, int nearness) {
     return TESS_OK;
 }
 
+/* Layers differ only in what their rows see. */
+static tess_status check_attention(const model *m) {
+    for (int i = 0; i < DECODER_SIGHTS; i++) {
+        const decoder_sight *sight = &device_of(m)->d.sights[i];
+        ops_attention_shape s = device_of(m)->attention;
+        s.window = (int32_t)sight->window, s.cap = sight->cap;
+        OPS_TRY(device_of(m)->t->attention_check(m->o, &s));
+    }
+    return TESS_OK;
+}
+
 tess_status device_create(model *m) {
     set_sizes(m);
+    OPS_TRY(check_attention(m));
     OPS_TRY(make_turns(m->own, DECODER_FAR));
     return make_turns(m->own, DECODER_NEAR);
 }

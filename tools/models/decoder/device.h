@@ -12,8 +12,9 @@ typedef struct {
     ops_attention_shape attention;
     ops_rows rows;
     uint64_t row_bytes, stats_bytes, ids_bytes;
-    ops_scratch inner; /* the most that an operator of a layer needs */
-    double eps;        /* eps of normalisations */
+    uint64_t columns_bytes; /* scratch of a layer's sums over columns */
+    ops_scratch inner;      /* the most that an operator of a layer needs */
+    double eps;             /* eps of normalisations */
     /* With rotary positions: turns per position for each pair of a head's elements. */
     double *turns[DECODER_SIGHTS];
     uint64_t pitch;       /* elements of a row of logits: whole vectors */
@@ -83,9 +84,10 @@ uint64_t device_fp8_bytes(const decoder *, int place, int64_t inputs, int64_t ou
 /** is_one: biases, if any, are adjacent. */
 tess_status device_product_fp8(const decoder_chunk *, const device_beside *, int is_one, const void *x, void *y,
                                const ops_factors *with);
+/** Also makes what the next needs of dy. Between the two the first `columns_bytes` of scratch may be used. */
 tess_status device_input_gradient_fp8(const decoder_chunk *, const device_beside *, const void *dy, void *dx,
                                       const ops_factors *with);
-tess_status device_weight_gradient_fp8(const decoder_chunk *, const device_beside *, const void *x, const void *dy);
+tess_status device_weight_gradient_fp8(const decoder_chunk *, const device_beside *, const void *x);
 
 /* ---- device_ends.c: the first block and the last ----------------------------------------------------- */
 void device_measure_embed(const decoder *, model_block *);

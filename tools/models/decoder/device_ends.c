@@ -176,14 +176,20 @@ static void *factor_row(const head *h, char *x, uint64_t row) {
     return x + row * h->g->rows.width * h->g->d.elem;
 }
 
-/* Computes logits, as factors or in fp32. */
+/* Computes logits before their cap, as factors or in fp32. */
 static tess_status logits_of(const head *h, uint64_t first, uint64_t rows, void *y, int32_t wide) {
     ops_factors f = { .rows = (int64_t)rows, .columns = h->g->d.vocabulary };
-    uint64_t elems = rows > 1 ? rows * h->g->pitch : (uint64_t)h->g->d.vocabulary;
     f.depth = (int64_t)h->g->rows.width, f.a = factor_row(h, h->normal, first), f.b = h->e.head;
     f.y = y, f.y_pitch = (int64_t)h->g->pitch, f.turn_b = 1, f.wide = wide;
-    OPS_TRY(h->g->t->product(h->m->o, &f, h->inner));
-    return h->g->d.logit_cap > 0 ? h->g->t->cap(h->m->o, y, elems, h->g->d.logit_cap, wide) : TESS_OK;
+    return h->g->t->product(h->m->o, &f, h->inner);
+}
+
+/* Computes those of one row in fp32, for the result. */
+static tess_status result_logits(const head *h, uint64_t row) {
+    const decoder *d = &h->g->d;
+    float *y = lm_logits(h->call->output);
+    OPS_TRY(logits_of(h, row, 1, y, 1));
+    return d->logit_cap > 0 ? h->g->t->cap(h->m->o, y, (uint64_t)d->vocabulary, d->logit_cap) : TESS_OK;
 }
 
 /* Writes the losses of a chunk; training replaces the logits by their gradient. */
@@ -219,7 +225,7 @@ static tess_status weight_gradient(const head *h, uint64_t first) {
 static tess_status wanted_logits(const head *h) {
     const model_batch *batch = model__batch(h->m, h->call);
     int has = batch->want_logits && batch->logits_row < h->g->rows.rows;
-    return has ? logits_of(h, batch->logits_row, 1, lm_logits(h->call->output), 1) : TESS_OK;
+    return has ? result_logits(h, batch->logits_row) : TESS_OK;
 }
 
 static tess_status chunk(const head *h, uint64_t first) {
@@ -250,7 +256,7 @@ static tess_status whole_batch(const head *h) {
 
 static tess_status one_position(const head *h) {
     device_decoder *g = h->m->own;
-    OPS_TRY(logits_of(h, 0, 1, lm_logits(h->call->output), 1));
+    OPS_TRY(result_logits(h, 0));
     g->d.filled = g->d.position + 1;
     return TESS_OK;
 }

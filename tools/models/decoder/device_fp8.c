@@ -1,61 +1,57 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Products in fp8 on a device. Each makes codes of both its factors first, as its rows have to lie: with the sum's
- * index last. Matrices that share an input have one scale, as on the CPU, and lie behind each other as codes. So they
- * are one product, wherever the engine has put them. Codes are scratch and live for one product. */
+/* Products in fp8 on a device. Codes of both factors are made first, as their rows have to lie: with the sum's index
+ * last. Matrices that share an input have one scale, as on the CPU, and lie behind each other as codes. So they are
+ * one product, wherever the engine has put them. Codes are scratch. The gradient of a result is read once: its codes
+ * are made in both orders for the input's gradient, and the turned ones stay for that of the matrices. */
 #include "device.h"
 
-typedef struct { /* parts of scratch */
-    char *a, *b;
+typedef struct { /* parts of scratch; b comes last, because its size is another for each product */
+    char *a, *turned, *b;
     float *inverse; /* of a's scale, then of b's */
     char *parts, *workspace;
 } rooms;
 
-static rooms rooms_of(const decoder_chunk *c, uint64_t a_elems, uint64_t b_elems) {
-    char *at = c->z.inner;
+static rooms rooms_of(const decoder_chunk *c, char *at, uint64_t a_bytes, uint64_t turned_bytes, uint64_t b_bytes) {
     rooms z;
-    z.a = decoder_cut(&at, a_elems), z.b = decoder_cut(&at, b_elems);
+    z.a = decoder_cut(&at, a_bytes), z.turned = decoder_cut(&at, turned_bytes);
     z.inverse = decoder_cut(&at, 2 * sizeof(float));
     z.parts = decoder_cut(&at, device_of(c->d->m)->t->fp8_need());
+    z.b = decoder_cut(&at, b_bytes);
     z.workspace = at;
     return z;
 }
 
+/* Sums over columns may run between the two products of backward, and use the first bytes of scratch. */
+static rooms backward_rooms(const decoder_chunk *c, uint64_t dy, uint64_t b_bytes) {
+    return rooms_of(c, c->z.inner, device_most(dy, device_of(c->d->m)->columns_bytes), dy, b_bytes);
+}
+
 uint64_t device_fp8_bytes(const decoder *d, int place, int64_t inputs, int64_t outputs) {
+    const decoder_chunk c = { .d = d };
     uint64_t rows = (uint64_t)d->rows, x = rows * (uint64_t)inputs, w = (uint64_t)inputs * (uint64_t)outputs;
-    uint64_t dy = rows * (uint64_t)outputs, pair = device_most(x + w, device_most(x + dy, w + dy));
     if (!decoder_in_fp8(d, place, d->rows))
         return 0;
-    return pair + ops_align(2 * sizeof(float)) + ops_align(device_of(d->m)->t->fp8_need());
+    uint64_t forward = (uint64_t)(uintptr_t)rooms_of(&c, NULL, x, 0, w).workspace;
+    uint64_t backward = (uint64_t)(uintptr_t)backward_rooms(&c, rows * (uint64_t)outputs, device_most(x, w)).workspace;
+    return device_most(forward, backward);
 }
 
 int device_in_fp8(const decoder_chunk *c, const device_beside *of) {
     return decoder_in_fp8(c->d, of->place[0], (int64_t)device_rows_of(c->d->m, c->call).rows);
 }
 
-static ops_fp8_factor rows_factor(const void *x, int64_t rows, int64_t width, int32_t turn, int32_t e5m2) {
-    ops_fp8_factor f = { .from = { x }, .rows = { (uint64_t)rows }, .width = (uint64_t)width };
-    f.n = 1, f.turn = turn, f.e5m2 = e5m2;
+static ops_fp8_factor rows_factor(const void *x, int64_t rows, int64_t width, int32_t e5m2) {
+    ops_fp8_factor f = { .from = { x }, .rows = { (uint64_t)rows }, .width = (uint64_t)width, .n = 1, .e5m2 = e5m2 };
     return f;
 }
-static ops_fp8_factor matrices_factor(const decoder_chunk *c, const device_beside *of, int32_t turn) {
-    ops_fp8_factor f = { .width = (uint64_t)of->inputs, .n = of->n, .turn = turn };
+static ops_fp8_factor matrices_factor(const decoder_chunk *c, const device_beside *of) {
+    ops_fp8_factor f = { .width = (uint64_t)of->inputs, .n = of->n };
     for (int32_t i = 0; i < of->n; i++)
         f.from[i] = decoder_weight(c, of->place[i]), f.rows[i] = (uint64_t)of->width[i];
     return f;
 }
 
-static uint64_t elems_of(const ops_fp8_factor *f) {
-    uint64_t rows = 0;
-    for (int32_t i = 0; i < f->n; i++)
-        rows += f->rows[i];
-    return rows * f->width;
-}
-
-/* Makes the codes of both factors, and gives where they lie. */
-static tess_status make_codes(const decoder_chunk *c, ops_fp8_factor a, ops_fp8_factor b, rooms *z) {
-    *z = rooms_of(c, elems_of(&a), elems_of(&b));
-    a.to = z->a, a.inverse = z->inverse;
-    b.to = z->b, b.inverse = z->inverse + 1;
+static tess_status make_codes(const decoder_chunk *c, ops_fp8_factor a, ops_fp8_factor b, const rooms *z) {
     const ops_fp8_factor both[] = { a, b };
     return device_of(c->d->m)->t->fp8_codes(c->d->m->o, both, z->parts);
 }
@@ -68,8 +64,10 @@ static tess_status multiply(const decoder_chunk *c, ops_factors f, const rooms *
 tess_status device_product_fp8(const decoder_chunk *c, const device_beside *of, int is_one, const void *x, void *y,
                                const ops_factors *with) {
     int64_t rows = (int64_t)device_rows_of(c->d->m, c->call).rows;
-    rooms z;
-    OPS_TRY(make_codes(c, rows_factor(x, rows, of->inputs, 0, 0), matrices_factor(c, of, 0), &z));
+    ops_fp8_factor a = rows_factor(x, rows, of->inputs, 0), b = matrices_factor(c, of);
+    rooms z = rooms_of(c, c->z.inner, (uint64_t)(rows * of->inputs), 0, (uint64_t)(of->inputs * of->all));
+    a.to = z.a, a.inverse = z.inverse, b.to = z.b, b.inverse = z.inverse + 1;
+    OPS_TRY(make_codes(c, a, b, &z));
     for (int64_t i = 0, at = 0; i < (is_one ? 1 : of->n); at += of->width[i++]) {
         ops_factors f = *with;
         f.rows = rows, f.columns = is_one ? of->all : of->width[i], f.depth = of->inputs;
@@ -80,27 +78,37 @@ tess_status device_product_fp8(const decoder_chunk *c, const device_beside *of, 
     return TESS_OK;
 }
 
+static int wants_gradient(const decoder_chunk *c, const device_beside *of) {
+    for (int32_t i = 0; i < of->n; i++)
+        if (decoder_grad(c, of->place[i]))
+            return 1;
+    return 0;
+}
+
 tess_status device_input_gradient_fp8(const decoder_chunk *c, const device_beside *of, const void *dy, void *dx,
                                       const ops_factors *with) {
     ops_factors f = *with;
-    rooms z;
-    OPS_TRY(make_codes(c, rows_factor(dy, c->rows, of->all, 0, 1), matrices_factor(c, of, 1), &z));
+    ops_fp8_factor a = rows_factor(dy, c->rows, of->all, 1), b = matrices_factor(c, of);
+    rooms z = backward_rooms(c, (uint64_t)(c->rows * of->all), (uint64_t)(of->inputs * of->all));
+    a.to = z.a, a.turned = wants_gradient(c, of) ? z.turned : NULL, a.inverse = z.inverse;
+    b.turned = z.b, b.inverse = z.inverse + 1;
+    OPS_TRY(make_codes(c, a, b, &z));
     f.rows = c->rows, f.columns = of->inputs, f.depth = of->all, f.a = z.a, f.b = z.b, f.y = dx, f.a_e5m2 = 1;
     return multiply(c, f, &z);
 }
 
-tess_status device_weight_gradient_fp8(const decoder_chunk *c, const device_beside *of, const void *x, const void *dy) {
+tess_status device_weight_gradient_fp8(const decoder_chunk *c, const device_beside *of, const void *x) {
     device_beside few = device_as_few(c->d, of, (const void *const *)c->call->grads, sizeof(float));
-    int wants = 0;
-    rooms z;
-    for (int32_t i = 0; i < of->n; i++)
-        wants |= decoder_grad(c, of->place[i]) != NULL;
-    if (!wants)
+    ops_fp8_factor b = rows_factor(x, c->rows, of->inputs, 0), none = { .n = 0 };
+    rooms z = backward_rooms(c, (uint64_t)(c->rows * of->all), (uint64_t)(c->rows * of->inputs));
+    if (!wants_gradient(c, of))
         return TESS_OK;
-    OPS_TRY(make_codes(c, rows_factor(dy, c->rows, of->all, 1, 1), rows_factor(x, c->rows, of->inputs, 1, 0), &z));
+    b.turned = z.b, b.inverse = z.inverse + 1;
+    OPS_TRY(make_codes(c, b, none, &z));
     for (int64_t i = 0, at = 0; i < few.n; at += few.width[i++]) {
         ops_factors f = { .rows = few.width[i], .columns = of->inputs, .depth = c->rows, .b = z.b, .wide = 1 };
-        f.a = z.a + at * c->rows, f.y = decoder_grad(c, few.place[i]), f.add = !c->d->m->stores_grads, f.a_e5m2 = 1;
+        f.a = z.turned + at * c->rows, f.y = decoder_grad(c, few.place[i]), f.add = !c->d->m->stores_grads;
+        f.a_e5m2 = 1;
         OPS_TRY(f.y ? multiply(c, f, &z) : TESS_OK);
     }
     return TESS_OK;

@@ -87,9 +87,10 @@ static tess_status input_gradient(const decoder_chunk *c, device_beside of, cons
     return adapt(c, &of, device_adapt_input, dx, dy);
 }
 
+/* Comes behind the gradient of the same product's input. */
 static tess_status weight_gradient(const decoder_chunk *c, device_beside of, const void *x, const void *dy) {
     if (device_in_fp8(c, &of))
-        return device_weight_gradient_fp8(c, &of, x, dy);
+        return device_weight_gradient_fp8(c, &of, x);
     device_beside b = device_as_few(c->d, &of, (const void *const *)c->call->grads, sizeof(float));
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = { .rows = b.width[i], .columns = b.inputs, .depth = c->rows, .b = x, .turn_a = 1, .wide = 1 };
@@ -315,8 +316,8 @@ static tess_status attend_backward(decoder_chunk *c) {
     device_view v = device_view_of(c->l, c->call, c->k.qkv);
     device_beside out = last_of(d, DECODER_ATTENTION);
     ops_rotation back = rotation_of(c, z->wide, 1);
-    OPS_TRY(weight_gradient(c, out, c->k.attended, z->dattention));
     OPS_TRY(input_gradient(c, out, z->dattention, z->d2, &(ops_factors){ 0 }));
+    OPS_TRY(weight_gradient(c, out, c->k.attended, z->dattention));
     void *scratch;
     OPS_TRY(attention_scratch(c, &v, &scratch));
     OPS_TRY(g->t->attention_backward(m->o, &v.shape, c->k.qkv, c->k.attended, c->k.lse, z->d2, z->wide,

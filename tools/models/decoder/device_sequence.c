@@ -44,7 +44,7 @@ device_view device_view_of(const decoder_layer *l, const tess_block_call *call, 
     v.shape.window = (int32_t)sight->window, v.shape.scale = sight->scale, v.shape.cap = sight->cap;
     if (!device_one_position(l->d->m, call))
         return v;
-    v.shape.batch = 1, v.shape.time = (int32_t)g->d.position + 1;
+    v.shape.grows = 1, v.shape.batch = 1, v.shape.time = (int32_t)g->d.position + 1;
     v.all = g->past + (uint64_t)l->index * g->layer_bytes;
     v.rows = decoder_at(&g->d, v.all, g->d.position * g->d.qkv_width);
     return v;

@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: BSD-3-Clause
+# labels: e2e
+# timeout: 300
+# Attention of cuDNN (TESSERA_ATTENTION=cudnn) on the doubles: planned equals measured, the same bits on 1, 2 and 4 ranks and
+# again, near our own kernels; whatever is refused is refused in one line, before a step where that can be known.
+. "$SOURCE/tests/e2e/lib.sh"
+needs_doubles plugins/libtessera-device-cuda.so tests/doubles/libcudnn.so.9
+cat >llama.json <<'END'
+{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+ "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 64, "vocab_size": 320, "rms_norm_eps": 1e-6,
+ "hidden_act": "silu", "tie_word_embeddings": false}
+END
+LC_ALL=C awk 'BEGIN { for (i = 0; i < 4000; i++) printf "%c%c", i * 37 % 61 + 1, i % 2 }' >tokens.bin # below 320
+llama="llama --config llama.json --data tokens.bin --context 16 --steps 3 --precision bf16 --device cuda"
+
+# trains JSON OPTIONS…
+trains() {
+  local json=$1
+  shift
+  expect 0 on_double "$TESSERA" train $llama "$@" --json="$json"
+  [ "$(summary peak_device_bytes "$json")" = "$(summary planned_peak_device_bytes "$json")" ] ||
+    fail "$*: peak $(summary peak_device_bytes "$json"), planned $(summary planned_peak_device_bytes "$json")"
+  [ "$(summary step_allocations "$json")" = 0 ] || fail "$*: $(summary step_allocations "$json") allocations in steps"
+}
+trains own.json --batch 4 --deterministic
+export TESSERA_ATTENTION=cudnn
+for ranks in 1 2 4; do
+  TESSERA_DOUBLE_LOG=$PWD/calls trains $ranks.json -n $ranks --batch 1 --accum $((4 / ranks)) --deterministic
+  grep -q "cudnnBackendExecute" calls || fail "cuDNN computed nothing: $(cat calls)"
+  [ "$(summary params_digest $ranks.json)" = "$(summary params_digest 1.json)" ] || fail "other bits on $ranks ranks"
+done
+trains called.json --batch 4 --sample 12 # whose sequences grow
+digest=$(summary params_digest called.json)
+TESSERA_GRAPHS=0 trains called.json --batch 4 --activations recompute --offload cpu
+[ "$(summary params_digest called.json)" = "$digest" ] || fail "other bits by calls, with recomputation"
+awk -v a="$(summary loss own.json)" -v b="$(summary loss called.json)" 'BEGIN { d = a - b; exit !((d < 0 ? -d : d) < 1e-2 * a) }' ||
+  fail "losses: $(summary loss own.json) by our own kernels, $(summary loss called.json) by cuDNN"
+expect 0 on_double "$TESSERA" train $llama --batch 4 --precision fp16:init=1024
+
+# refused WHY OPTIONS…: in one line, with the way out.
+refused() {
+  local why=$1
+  shift
+  expect 3 on_double "$TESSERA" train $llama --batch 4 "$@"
+  [ "$(wc -l <err)" = 1 ] && grep -q "attention=cudnn: .*$why.*TESSERA_ATTENTION=own" err || fail "$*: $(cat err)"
+}
+refused "the precision is fp32" --precision fp32
+refused "the device is no GPU" --device cpu
+TESSERA_DOUBLE_FAIL=cudnnCreate:1 refused "libcudnn.so.9 is missing"
+TESSERA_DOUBLE_CUDNN_VERSION=91002 refused "this is cuDNN 9.10"
+TESSERA_DOUBLE_FAIL=engines:2 refused "no engine for backward of heads of 8 at length 16"
+echo "attention of cuDNN on the doubles: planned = measured, the same bits on 1, 2 and 4 ranks"
