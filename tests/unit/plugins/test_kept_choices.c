@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What plugins choose for each parameter and region, and how they refuse, equals what is kept: a pure answer by
- * question. */
+/* Choices of plugins for each parameter and region, and their refusals, equal those that are kept. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
