@@ -122,7 +122,7 @@ static inline uint32_t ptx_acquire(const uint32_t *at) {
 }
 static inline void ptx_release(uint32_t *at) {
     __atomic_fetch_add(at, 1, __ATOMIC_RELEASE);
-    emulated_pause(); /* another block may go on before this thread does */
+    emulated_give_way();
 }
 static inline void ptx_pause() {
     emulated_pause();

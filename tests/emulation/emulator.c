@@ -40,6 +40,7 @@ static struct {
     emulated_order order;
     char begin, end, barrier[2]; /* what ThreadSanitizer knows them by */
     unsigned random, idle;       /* idle: rounds since a barrier or an end was reached */
+    int gives_way;
 } launch;
 typedef struct { /* a block that is there, or will be */
     unsigned block;
@@ -179,6 +180,11 @@ void emulated_pause(void) {
     leave();
 }
 
+void emulated_give_way(void) {
+    launch.gives_way = 1;
+    emulated_pause();
+}
+
 /* ---- blocks --------------------------------------------------------------------------------------- */
 static void poison_shared(void) {
     volatile char *at = __start_emulated_shared; /* volatile: no call that a sanitizer sees */
@@ -215,7 +221,8 @@ static void all_ready(state_of from) {
 }
 
 static void run_ready(void) {
-    for (unsigned k = 0; k < blockDim.x; k++) {
+    launch.gives_way = 0;
+    for (unsigned k = 0; k < blockDim.x && !launch.gives_way; k++) {
         strand *s = strand_of(launch.order.last_first ? blockDim.x - 1 - k : k);
         if (s->state == READY)
             go_to(s);
@@ -230,7 +237,7 @@ static void begin_block(unsigned block) {
     release(&launch.begin);
 }
 
-/* Until all threads wait or end. */
+/* Until all threads wait or end, or one gives way. */
 static void run_block(void) {
     if (count(AT_BARRIER) == blockDim.x) {
         running->turn = !running->turn, launch.idle = 0;

@@ -45,8 +45,10 @@ unsigned emulated_strand(void);
 void emulated_barrier(void);
 /** Waits for the warp. The last lane then runs `work` with the arguments of all 32. */
 void emulated_together(void (*work)(void *const lanes[32]), void *mine);
-/** A thread lets other blocks go on, or waits for one. */
+/** A thread waits for another block. */
 void emulated_pause(void);
+/** A thread lets other blocks go on, before other warps of its own do. */
+void emulated_give_way(void);
 /** Waits for all lanes of the warp. */
 void emulated_warp_barrier(void);
 int emulated_is_late(void);
