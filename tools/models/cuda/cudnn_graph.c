@@ -119,11 +119,15 @@ static int64_t get(ops_graph *g, cudnnBackendDescriptor_t of, cudnnBackendAttrib
     return g->status ? 0 : n < most ? n : most;
 }
 
-/* Sets the device for which `to` is made, where a graph has no handle. */
-static void put_target(ops_graph *g, cudnnBackendDescriptor_t to, cudnnBackendAttributeName_t name,
-                       const ops_graph_target *t) {
+/* Sets the device for which `to`, a plan or what chooses engines, is made, where a graph has no handle. */
+static void put_device(ops_graph *g, cudnnBackendDescriptor_t to, int is_plan, const ops_graph_target *t) {
+#if CUDNN_VERSION >= 90800 /* headers before that describe no device */
     if (!t->handle)
-        put_edge(g, to, name, t->properties);
+        put_edge(g, to, is_plan ? CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP : CUDNN_ATTR_ENGINEHEUR_DEVICEPROP,
+                 t->properties);
+#else
+    (void)g, (void)to, (void)is_plan, (void)t;
+#endif
 }
 
 static cudnnBackendDescriptor_t whole(ops_graph *g, const ops_graph_target *t) {
@@ -151,7 +155,7 @@ static cudnnBackendDescriptor_t plan_of(ops_graph *g, cudnnBackendDescriptor_t c
     cudnnBackendDescriptor_t plan = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     if (t->handle)
         put(g, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &t->handle);
-    put_target(g, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, t);
+    put_device(g, plan, 1, t);
     put_edge(g, plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
     finish(g, plan);
     return plan;
@@ -164,7 +168,7 @@ cudnnBackendDescriptor_t ops_graph_plan(ops_graph *g, const ops_graph_target *t,
     heuristic = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     put_edge(g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     put(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    put_target(g, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, t);
+    put_device(g, heuristic, 0, t);
     finish(g, heuristic);
     for (int i = 0; i < CANDIDATES; i++)
         configs[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
