@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 300
-# Attention of cuDNN (TESSERA_ATTENTION=cudnn) on the doubles: planned equals measured, the same bits on 1, 2 and 4 ranks and
-# again, near our own kernels; whatever is refused is refused in one line, before a step where that can be known.
+# Attention on the doubles, by our kernels in five or seven products, and by cuDNN (TESSERA_ATTENTION): planned equals measured, the
+# same bits on 1, 2 and 4 ranks and again, near each other; whatever is refused is refused in one line, before a step where that can
+# be known.
 . "$SOURCE/tests/e2e/lib.sh"
 needs_doubles plugins/libtessera-device-cuda.so tests/doubles/libcudnn.so.9
 cat >llama.json <<'END'
@@ -24,6 +25,20 @@ trains() {
   [ "$(summary step_allocations "$json")" = 0 ] || fail "$*: $(summary step_allocations "$json") allocations in steps"
 }
 trains own.json --batch 4 --deterministic
+
+# Heads of 64, which have five products, and more keys than a block has, so that blocks add to the same gradients.
+sed 's/"hidden_size": 32/"hidden_size": 128/; s/attention_heads": 4/attention_heads": 2/; s/value_heads": 2/value_heads": 1/; s/embeddings": 64/embeddings": 160/' llama.json >wide.json
+small=$llama llama="${llama/llama.json/wide.json} --context 160"
+for kind in own five seven; do
+  for ranks in 1 2 4; do
+    trains $kind.$ranks.json -n $ranks --batch 1 --accum $((4 / ranks)) --deterministic --attention $kind
+    [ "$(summary params_digest $kind.$ranks.json)" = "$(summary params_digest $kind.1.json)" ] || fail "$kind: other bits on $ranks ranks"
+  done
+done
+[ "$(summary params_digest own.1.json)" = "$(summary params_digest five.1.json)" ] || fail "heads of 64 have other than five products"
+[ "$(summary params_digest seven.1.json)" != "$(summary params_digest five.1.json)" ] || fail "seven products are computed as five"
+llama=$small
+
 export TESSERA_ATTENTION=cudnn
 for ranks in 1 2 4; do
   TESSERA_DOUBLE_LOG=$PWD/calls trains $ranks.json -n $ranks --batch 1 --accum $((4 / ranks)) --deterministic
@@ -50,4 +65,4 @@ refused "the device is no GPU" --device cpu
 TESSERA_DOUBLE_FAIL=cudnnCreate:1 refused "libcudnn.so.9 is missing"
 TESSERA_DOUBLE_CUDNN_VERSION=91002 refused "this is cuDNN 9.10"
 TESSERA_DOUBLE_FAIL=engines:2 refused "no engine for backward of heads of 8 at length 16"
-echo "attention of cuDNN on the doubles: planned = measured, the same bits on 1, 2 and 4 ranks"
+echo "attention on the doubles: planned = measured, the same bits on 1, 2 and 4 ranks"
