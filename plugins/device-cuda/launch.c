@@ -159,6 +159,14 @@ static CUresult launch_copy(const cuda_place *p, const tess_kernel *k) {
                                         p->stream);
 }
 
+/* The places of inputs that there are not are zero: a race detector takes each word for an address, whatever the stack
+ * held. */
+static void put_inputs(cuda_sum_many_args *a, const tess_kernel *k) {
+    uint32_t n = a->sum.n_in, places = n > CUDA_FEW ? CUDA_MANY : CUDA_FEW;
+    for (uint32_t i = 0; i < places; i++)
+        a->in[i] = i < n ? k->in[i] : NULL;
+}
+
 /* Casts and sums of kernels_blocks.h, a warp for each block. */
 static CUresult launch_blocks(const cuda_place *p, const tess_kernel *k) {
     cuda_sum_many_args a;
@@ -175,8 +183,7 @@ static CUresult launch_blocks(const cuda_place *p, const tess_kernel *k) {
                         .round = flags & TESS_KERNEL_Q8       ? TESS_Q8
                                  : flags & TESS_KERNEL_Q8E4M3 ? TESS_Q8E4M3
                                                               : 0 };
-    for (uint32_t i = 0; i < a.sum.n_in; i++)
-        a.in[i] = k->in[i];
+    put_inputs(&a, k);
     return launch_kernel(p, a.sum.n_in > CUDA_FEW ? N_tess_cuda_blocks_many : N_tess_cuda_blocks_few, &a,
                          a.sum.items * 32);
 }
@@ -275,10 +282,9 @@ static CUresult tree_sum(const cuda_place *p, const tess_kernel *k) {
                         .chain = (uint32_t)chain,
                         .add = k->flags & TESS_KERNEL_ADD,
                         .vector = (uint32_t)cuda_aligned(k->out, k->out_dtype) };
-    for (uint32_t i = 0; i < k->n_in; i++) {
-        a.in[i] = k->in[i];
+    put_inputs(&a, k);
+    for (uint32_t i = 0; i < k->n_in; i++)
         a.sum.vector &= (uint32_t)cuda_aligned(a.in[i], chain && i + 1 < k->n_in ? partial : k->in_dtype);
-    }
     return launch_kernel(p, sum_kernel(k->in_dtype, many), &a, a.sum.items);
 }
 
