@@ -6,6 +6,7 @@
 
 #include "core/base/hash.h"
 #include "core/plan/plan.h"
+#include "tests/unit/no_steps.h"
 #include "tests/unit/plan_fixture.h"
 
 enum { DRAWN_BLOCKS = 4 };
@@ -77,14 +78,7 @@ static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags,
     TESS_GIVE(out, strstr(p->name, ".w") ? &whole : &of_elements);
     return TESS_OK;
 }
-static tess_status no_step(void *ctx, const tess_optimizer_piece *p, tess_error *e) {
-    (void)ctx, (void)p, (void)e;
-    return TESS_OK;
-}
-static tess_status no_matrix(void *ctx, const tess_optimizer_matrix *m, tess_error *e) {
-    (void)ctx, (void)m, (void)e;
-    return TESS_OK;
-}
+
 static const tess_optimizer_ops stepping = {
     .struct_size = sizeof stepping, .describe = describe, .step = no_step, .matrix = no_matrix
 };

@@ -11,6 +11,7 @@
 
 #include "core/layout/matrices.h"
 #include "core/optimize/parts.h"
+#include "tests/unit/no_steps.h"
 #include "tests/unit/plan_fixture.h"
 
 enum { LAYERS = 12, MATRICES = 4, MOST_MATRICES = 7 };
@@ -60,16 +61,6 @@ static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags,
                               .cols = made->weights[i].cols,
                               .scratch_bytes = 4 * made->weights[i].rows };
     TESS_GIVE(out, &g);
-    return TESS_OK;
-}
-
-static tess_status no_step(void *ctx, const tess_optimizer_piece *p, tess_error *e) {
-    (void)ctx, (void)p, (void)e;
-    return TESS_OK;
-}
-
-static tess_status no_matrix(void *ctx, const tess_optimizer_matrix *m, tess_error *e) {
-    (void)ctx, (void)m, (void)e;
     return TESS_OK;
 }
 
