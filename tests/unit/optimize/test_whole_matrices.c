@@ -103,6 +103,9 @@ static void check_matrices(int32_t n) {
 
 static void test_whole_matrices__go_to_their_owners_and_come_back(void **state) {
     (void)state;
+    tess__pool *pool = NULL;
+    tess_error e = { .struct_size = sizeof e };
+    assert_int_equal(tess__pool_create(3, "", &pool, &e), TESS_OK);
     for (unsigned seed = 0; seed < 20; seed++) {
         const int32_t n = 1 + (int32_t)seed % RANKS;
         const int parts = (int)seed / RANKS % 2;
@@ -116,13 +119,14 @@ static void test_whole_matrices__go_to_their_owners_and_come_back(void **state) 
         travel(n, parts, 0);
         for (int32_t r = 0; r < n; r++)
             for (int32_t g = 0; g < GROUPS; g++)
-                assert_int_equal(tess__matrices_step(&ranks[r].step, &ranks[r].memory, &plugin, g, NULL), TESS_OK);
+                assert_int_equal(tess__matrices_step(&ranks[r].step, &ranks[r].memory, &plugin, g, pool), TESS_OK);
         travel(n, parts, 1);
         step_phase(n, TESS_PHASE_AFTER);
         check_matrices(n);
         assert_null(tess__crash_now);
         forget(n);
     }
+    tess__pool_destroy(pool);
     draw_layout(1, 1, 1, 0);
     make_rank(0);
     world.fails_at = 1;
