@@ -13,12 +13,13 @@
 #include "core/layout/matrices.h"
 #include "core/optimize/parts.h"
 
-enum { GROUPS = 3, MOST_PARAMS = 6, MOST = GROUPS * MOST_PARAMS, RANKS = 4, PAD = 64, ROOM = 56000, SETTINGS = 3 };
+enum { GROUPS = 3, MOST_PARAMS = 6, MOST = GROUPS * MOST_PARAMS, RANKS = 4, PAD = 64, ROOM = 66048, SETTINGS = 3 };
+enum { STATES = 4, LONG = 16384 /* of rows that are longer than a piece */ };
 enum { BEFORE = 100000 /* of every array: what a wrong sign reaches is there, and wrong */ };
 
 typedef struct { /* of one rank */
-    float master[GROUPS][ROOM], grad[GROUPS][ROOM], state[GROUPS][2][ROOM], update[GROUPS][3][ROOM],
-        parts[GROUPS][3][ROOM];
+    float master[GROUPS][ROOM], grad[GROUPS][ROOM], state[GROUPS][STATES][ROOM];
+    float update[GROUPS][STATES + 1][ROOM], parts[GROUPS][STATES + 1][ROOM];
     uint16_t narrow[GROUPS][ROOM], low[GROUPS][ROOM];
     unsigned char rows[GROUPS][ROOM / PAD];
     void *table[TESS__N_ROLES][GROUPS];
@@ -38,6 +39,8 @@ static struct {
     int narrow, wrong;    /* gradients in bf16; the line of a check in the plugin that failed */
     int seen[MOST][ROOM]; /* how often the plugin got the element */
     int fails_at, calls, nan_at;
+    float scale; /* of gradients */
+    tess__pool *pool;
     const rank *now;
     uint32_t phase;
     uint64_t device_pieces;
@@ -116,7 +119,7 @@ static void step_around(const tess_optimizer_piece *p, int k) {
             p->master[i] = p->update[i];
         world.seen[k][p->first + i]++;
     }
-    CHECK((p->grad == NULL) == (p->phase == TESS_PHASE_AFTER));
+    CHECK((p->grad == NULL) == (p->phase == TESS_PHASE_AFTER) && p->grad != p->update);
 }
 
 static tess_status fake_step(void *ctx, const tess_optimizer_piece *p, tess_error *e) {
@@ -125,9 +128,11 @@ static tess_status fake_step(void *ctx, const tess_optimizer_piece *p, tess_erro
     check_numbers(p, k);
     check_place("step", world.params[k].name);
     CHECK(p->elems > 0 && p->first + p->elems <= world.params[k].elems);
-    CHECK(p->elems <= TESS_BLOCK_MOST && p->first % PAD == 0);
+    const uint64_t grain = world.groups[world.params[k].group].pad;
+    CHECK(p->elems <= (grain > TESS_BLOCK_MOST ? grain : TESS_BLOCK_MOST) && p->first % grain == 0);
     const int call = __atomic_add_fetch(&world.calls, 1, __ATOMIC_RELAXED);
     if (call == world.fails_at) {
+        p->master[0] = NAN; /* what a step that failed has left is not looked at */
         snprintf(e->message, sizeof e->message, "%s is bad", p->param->name);
         return TESS_E_INVALID;
     }
@@ -151,7 +156,7 @@ static tess_status open_device(void *ctx, uint32_t mem, const tess_stream *strea
 static tess_status device_step(void *opened, const tess_device_piece *d, const tess_stream *stream, tess_error *e) {
     const int k = param_of(d->piece);
     CHECK(opened == &device_closed && d->struct_size == sizeof *d && stream->mem == TESS_MEM_CUDA && e->rank == -1);
-    CHECK(d->clip == (const float *)&world && d->not_finite == (int64_t *)&world.plan && d->grad_scale == 2);
+    CHECK(d->clip == (const float *)&world && d->not_finite == (int64_t *)&world.plan && d->grad_scale == world.scale);
     check_numbers(d->piece, k);
     check_place("device_step", world.params[k].name);
     world.device_pieces++;
@@ -159,7 +164,7 @@ static tess_status device_step(void *opened, const tess_device_piece *d, const t
         return tess_plugin_fail(e, TESS_E_DEVICE, "%s is lost", d->piece->param->name);
     for (uint64_t i = 0; i < d->piece->elems; i++) { /* a device multiplies by the scale itself */
         float *grad = (float *)(uintptr_t)d->piece->grad;
-        grad[i] *= 2;
+        grad[i] *= world.scale;
     }
     step_elements(d->piece, k);
     return TESS_OK;
@@ -173,19 +178,21 @@ static void fill_shared(void *user, uint64_t first, uint64_t n) {
             x->update[r * x->cols + c] += (float)(100 * (x->index + 1));
 }
 
-/* Each matrix adds its number; state 0 travels and grows by one; what is -0 comes back as 0. */
+/* Each matrix adds its number; all states but one travel and grow; what is -0 comes back as 0. */
 static tess_status fake_matrix(void *ctx, const tess_optimizer_matrix *x, tess_error *e) {
     CHECK(ctx == &world && x->struct_size == sizeof *x && x->step == 7 && x->momentum == 0.7 && e->rank == -1);
     CHECK(x->beta2 == 0.95 && x->eps == 1e-5 && x->rho == 0.3 && x->beta1 == 0);
     check_place("matrix", x->param->name);
     if (world.fails_at)
         return tess_plugin_fail(e, TESS_E_INVALID, "%s is no matrix", x->param->name);
-    CHECK(x->scratch == &world.chance && x->state[0] && !x->state[1]);
+    CHECK(x->scratch == &world.chance && x->pool == world.pool && !x->state[1]);
     x->share(x->pool, 0, fill_shared, (void *)(uintptr_t)x); /* of nothing: not called */
     x->share(x->pool, x->rows, fill_shared, (void *)(uintptr_t)x);
     check_place("matrix", x->param->name);
     for (uint64_t i = 0; i < x->rows * x->cols; i++) {
-        x->state[0][i] = x->state[0][i] == 2 ? -0.0f : x->state[0][i] + 1;
+        for (int k = 0; k < STATES; k++)
+            if (k != 1)
+                x->state[k][i] = x->state[k][i] == 2 ? -0.0f : x->state[k][i] + (float)(k + 1);
         x->update[i] = x->update[i] == 100 ? -0.0f : x->update[i];
     }
     return TESS_OK;
@@ -201,13 +208,14 @@ static const tess__plugin plugin = { .name = "fake", .ops = &fake, .ctx = &world
 
 /* ---- a layout ---- */
 
-static uint64_t draw_param(tess__param *p, int matrices) {
-    const uint64_t rows = matrices ? 1 + drawn(9) : 1, cols = matrices ? 64 * (1 + drawn(2)) : 1 + drawn(900);
+static uint64_t draw_param(tess__param *p, const tess__group *g, int matrices) {
+    static const uint64_t bounds[] = { 1, TESS_BLOCK_MOST - 1, TESS_BLOCK_MOST, TESS_BLOCK_MOST + 1 };
+    const uint64_t rows = 1 + drawn(drawn(8) ? 9 : 100), cols = 64 * (1 + drawn(2));
     p->rows = matrices ? rows : 0;
     p->cols = matrices ? cols : 0;
-    p->elems = rows * cols * (matrices ? 1 + drawn(2) : 1);
-    p->elems = !matrices && drawn(8) == 0 ? TESS_BLOCK_MOST + drawn(300) : p->elems;
-    return (p->elems + PAD - 1) / PAD * PAD;
+    p->elems = matrices ? rows * cols * (1 + drawn(2)) : drawn(3) ? 1 + drawn(900) : bounds[drawn(drawn(3) ? 1 : 4)];
+    p->elems = g->pad == LONG ? LONG - 1 + drawn(3) : p->elems;
+    return (p->elems + g->pad - 1) / g->pad * g->pad;
 }
 
 static void draw_layout(unsigned seed, int32_t n_ranks, int matrices, int parts) {
@@ -219,28 +227,32 @@ static void draw_layout(unsigned seed, int32_t n_ranks, int matrices, int parts)
     plan->model = (tess__model){ .params = world.params };
     plan->setup = (tess__setup){ .shard_ranks = n_ranks, .step = &fake, .step_ctx = &world, .parts = parts };
     world.narrow = !matrices && drawn(2);
+    world.scale = drawn(2) ? 2 : 1;
     for (int32_t g = 0; g < GROUPS; g++) {
         tess__group *of = &world.groups[g];
-        const int32_t params = 1 + (int32_t)drawn(MOST_PARAMS);
-        *of = (tess__group){ .trainable = 1, .master = TESS_F32, .compute = TESS_BF16, .pad = PAD, .first_param = n };
+        const uint64_t pad = !matrices && n_ranks < 3 && drawn(4) == 0 ? LONG : PAD;
+        const int32_t params = 1 + (int32_t)drawn(pad == LONG ? 2 : MOST_PARAMS);
+        *of = (tess__group){ .trainable = 1, .master = TESS_F32, .compute = TESS_BF16, .pad = pad, .first_param = n };
         of->grad_shard = world.narrow ? TESS_BF16 : TESS_F32;
         of->low_copy = !matrices && (int)drawn(2);
-        of->step = (tess_grain){ .grain = matrices ? TESS_GRAIN_MATRIX : TESS_GRAIN_BLOCK,
-                                 .block = matrices ? 0 : PAD,
-                                 .whole = (uint32_t)matrices,
-                                 .n_states = 2,
-                                 .state = { { TESS_F32, 1, "kept" }, { TESS_U8, PAD, "rows" } } };
+        of->step = (tess_grain){
+            .grain = matrices ? TESS_GRAIN_MATRIX : TESS_GRAIN_BLOCK,
+            .block = matrices ? 0 : (uint32_t)pad,
+            .whole = matrices ? 13 : 0,
+            .n_states = matrices ? STATES : 2,
+            .state = { { TESS_F32, 1, "kept" }, { TESS_U8, PAD, "rows" }, { TESS_F32, 1, "c" }, { TESS_F32, 1, "d" } }
+        };
         for (int32_t i = 0; i < params; i++, n++) {
             tess__param *p = &world.params[n];
             snprintf(world.names[n], sizeof world.names[n], "p%d", (int)n);
             *p = (tess__param){ .name = world.names[n], .group = g, .offset = of->used_elems, .tied_to = n };
             p->optimizer_group = (int32_t)drawn(SETTINGS);
-            of->used_elems += draw_param(p, matrices);
+            of->used_elems += draw_param(p, of, matrices);
             p->scratch_bytes = matrices ? 4 : 0;
             world.order[n] = n;
         }
         of->n_params = params;
-        of->shard_elems = (of->used_elems + (uint64_t)n_ranks * PAD - 1) / ((uint64_t)n_ranks * PAD) * PAD;
+        of->shard_elems = (of->used_elems + (uint64_t)n_ranks * pad - 1) / ((uint64_t)n_ranks * pad) * pad;
         of->flat_elems = of->shard_elems * (uint64_t)n_ranks;
         assert_true(of->flat_elems <= ROOM);
     }
@@ -257,7 +269,8 @@ static void fill_rank(rank *x, int32_t g, int32_t r) {
         x->master[g][i] = own ? master_at(at) : BEFORE;
         x->grad[g][i] = own ? grad_at(at) : BEFORE;
         x->narrow[g][i] = bf16_of(x->grad[g][i]);
-        x->state[g][0][i] = own ? state_at(at) : BEFORE;
+        for (int k = 0; k < STATES; k++)
+            x->state[g][k][i] = own ? state_at(at) : BEFORE;
     }
 }
 
@@ -271,7 +284,7 @@ static void make_rank(int32_t r) {
                                        .beta2 = 0.95f,
                                        .eps = 1e-5f,
                                        .rho = 0.3f,
-                                       .grad_scale = 2,
+                                       .grad_scale = world.scale,
                                        .n_groups = SETTINGS,
                                        .groups = settings };
     rank *x = &ranks[r];
@@ -280,11 +293,11 @@ static void make_rank(int32_t r) {
         fill_rank(x, g, r);
         x->table[TESS__MASTER][g] = x->master[g];
         x->table[TESS__SHARD_GRAD][g] = world.narrow ? (void *)x->narrow[g] : x->grad[g];
-        x->table[TESS__STATE0][g] = x->state[g][0];
-        x->table[TESS__STATE0 + 1][g] = x->rows[g];
+        for (int k = 0; k < STATES; k++)
+            x->table[TESS__STATE0 + k][g] = k == 1 ? (void *)x->rows[g] : x->state[g][k];
         x->table[TESS__LOW_COPY][g] = x->low[g];
         x->table[TESS__MATRIX_SCRATCH][g] = &world.chance;
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k <= STATES; k++) {
             x->table[TESS__UPDATE + k][g] = x->update[g][k];
             x->table[TESS__PARTS + k][g] = x->parts[g][k];
         }
@@ -300,8 +313,12 @@ static void make_rank(int32_t r) {
 }
 
 static void forget(int32_t n_ranks) {
-    for (int32_t r = 0; r < n_ranks; r++)
+    for (int32_t r = 0; r < n_ranks; r++) {
+        const tess__step *s = &ranks[r].step;
         tess__segments_free(&ranks[r].step);
+        assert_true(!s->segments && !s->first_segment && !s->segment_group && !s->parts && !s->first_part);
+        assert_null(s->exchanged);
+    }
     free(world.plan.layout.matrices);
     assert_int_equal(world.wrong, 0);
 }
@@ -317,6 +334,6 @@ static const tess__param *owner_of(int32_t g, uint64_t at) {
 }
 
 static float scaled(uint64_t at) {
-    return 2 * grad_at(at);
+    return world.scale * grad_at(at);
 }
 #endif
