@@ -31,6 +31,15 @@ for domain in device host; do
   [ "$(summary peak_${domain}_bytes skip.json)" = "$(summary planned_peak_${domain}_bytes skip.json)" ] || fail "$domain bytes with --on-nan skip"
 done
 
+# A model that is read as NaN: the first loss of an evaluation is one line too, with nothing trained, and nothing is exported.
+expect 0 "$TESSERA" train gpt2 ${diverges#gpt } --on-nan warn --export nan
+for options in "-n 1" "-n 2"; do
+  expect 1 "$TESSERA" train gpt2 --model nan --context 16 --batch 2 --threads 1 --quiet --steps 0 $options --export of-nan
+  grep -q 'step 0: the validation loss of rank 0 is nan; ' err && [ ! -e of-nan ] || fail "evaluated NaN, $options: $(cat err)"
+  expect 0 "$TESSERA" train gpt2 --model nan --context 16 --batch 2 --threads 1 --quiet --steps 0 $options --on-nan warn
+  [ "$(grep -c 'step 0: the validation loss is nan; the run goes on' err)" = 1 ] || fail "evaluated NaN, $options: $(cat err)"
+done
+
 # Without NaN the bits are the same, whatever is asked for.
 for options in "-n 2" "-n 2 --clip 0" "-n 2 --offload cpu --clip 0 --precision bf16"; do
   expect 0 "$TESSERA" train $gpt --steps 4 $options --json=stop.json

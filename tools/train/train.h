@@ -166,7 +166,9 @@ tess_status train_plan(const train_settings *, int32_t ranks);
 /** [C] Returns the same status on every rank: that of the lowest rank that failed, if any. Only that rank has a
  * message. */
 tess_status train_agree(train_run *, tess_status mine);
-/** [C] Evaluates all batches once. */
+/** [C] What --on-nan says of a loss that is not finite: of this rank, and the mean of all. `what` names it. */
+tess_status train_judge_loss(train_run *, const char *what, uint64_t step, double own, double mean);
+/** [C] Evaluates all batches once, and judges the loss. */
 tess_status train_evaluate(train_run *, double *loss, double *accuracy);
 
 /* ---- train_step.c --------------------------------------------------------------------------------- */
