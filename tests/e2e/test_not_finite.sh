@@ -50,6 +50,19 @@ for options in "-n 2" "-n 2 --clip 0" "-n 2 --offload cpu --clip 0 --precision b
   done
 done
 
+# A guard that bites: the first norm above the median of those before ends the run by name, or its step is left out.
+for options in "-n 1" "-n 2" "-n 1 --clip 0"; do
+  options+=" --schedule constant --warmup 0 --spike 1"
+  expect 1 "$TESSERA" train $gpt --steps 200 $options
+  at=$(sed -nE 's/.*error: step ([0-9]+): the gradient norm is [0-9.]+, more than 1 times [0-9.]+, the median of the steps before .*/\1/p' err)
+  [ "${at:-0}" -ge 17 ] || fail "no step is above the median, $options: $(cat err)"
+  expect 0 "$TESSERA" train $gpt --steps $at $options --on-nan skip --json=left.json
+  expect 0 "$TESSERA" train $gpt --steps $at $options --on-nan warn --json=gone.json
+  grep -q "warning: step $at: the gradient norm is .*, more than 1 times" err || fail "no warning, $options: $(cat err)"
+  [ "$(summary steps_skipped left.json)$(summary steps_skipped gone.json)" = 10 ] || fail "steps left out, $options: $(tail -n 1 left.json)"
+  [ "$(digest left.json)" != "$(digest gone.json)" ] || fail "a step that is left out has the same bits, $options"
+done
+
 # Ranks that differ.
 seq 1 4000 >a.txt && seq 2 4001 >b.txt
 differs() { # WORDS COMMAND
