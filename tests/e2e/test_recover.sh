@@ -219,7 +219,6 @@ slow=("smaller 2 0 4 --offload cpu" "smaller 2 3 4 --precision bf16" "smaller 2 
 for strategy in full grad_op none hybrid:2 hybrid_grad_op:2; do slow+=("smaller 2 1 4 --strategy $strategy"); done
 [ "$comms" = shm ] || slow+=("smaller 1 '3 1' 4 --comm gloo")
 seed=${SEED:-$("$SOURCE/tests/chance" recover)} i=0
-[ "${TESSERA_TEST_TURNS:-}" != all ] || ALL=1
 for case in "${cases[@]}" "${slow[@]}"; do
   i=$((i + 1))
   if [ -n "${CASES:-}" ]; then
