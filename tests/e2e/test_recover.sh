@@ -38,16 +38,22 @@ start() { # COMMAND…
   within 300 steps_after 7 || fail "no step of: $* $(cat err)"
 }
 # killed "RANKS…" COMMAND…: ranks with a comma die at one moment, the others one after another. Between deaths there are steps
-# of two images, because a second death before the next image may take the only copy with it.
+# of two images, because a second death before the next image may take the only copy with it. A run that has reached its end
+# before the last death, as on a busy machine, shows nothing and begins again, twice at the most.
 killed() {
-  local each
-  start "${@:2}"
-  for each in $1; do
-    hit KILL ${each//,/ }
-    within 300 goes_on $((at + 12)) || fail "no step after the death of rank $each: $(cat err)"
+  local each tries
+  for tries in 1 2 3; do
+    start "${@:2}"
+    for each in $1; do
+      ! over || continue 2
+      hit KILL ${each//,/ }
+      within 300 goes_on $((at + 12)) || fail "no step after the death of rank $each: $(cat err)"
+    done
+    break
   done
   ends $pid 600
 }
+over() { gone $pid && grep -q '"event":"summary"' run.json; }
 whole() { # OPTION…: the undisturbed run, once; $want
   local name="whole $*"
   [ -e "$name" ] || expect 0 "$TESSERA" train $gpt "$@" --comm shm --json="$name"
@@ -219,7 +225,6 @@ slow=("smaller 2 0 4 --offload cpu" "smaller 2 3 4 --precision bf16" "smaller 2 
 for strategy in full grad_op none hybrid:2 hybrid_grad_op:2; do slow+=("smaller 2 1 4 --strategy $strategy"); done
 [ "$comms" = shm ] || slow+=("smaller 1 '3 1' 4 --comm gloo")
 seed=${SEED:-$("$SOURCE/tests/chance" recover)} i=0
-[ "${TESSERA_TEST_TURNS:-}" != all ] || ALL=1
 for case in "${cases[@]}" "${slow[@]}"; do
   i=$((i + 1))
   if [ -n "${CASES:-}" ]; then
