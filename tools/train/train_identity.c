@@ -90,11 +90,11 @@ void train_identity_make(train_run *r) {
              "model=%s seed=%" PRIu64 " batch=%" PRId64 " microbatches=%" PRId64 " steps=%" PRIu64
              " deterministic=%d lr=%.9g momentum=%.9g weight-decay=%.9g beta1=%.9g beta2=%.9g eps=%.9g "
              "clip=%.9g precision=%s schedule=%s warmup=%s "
-             "min-lr=%s head-rows=%s groups=%s data=%016" PRIx64 "%s%s %s",
+             "min-lr=%s head-rows=%s attention=%s groups=%s data=%016" PRIx64 "%s%s %s",
              s->model, s->seed, s->batch, (int64_t)r->ranks * s->accum, r->task.steps, s->deterministic, s->lr,
              s->momentum, s->weight_decay, s->beta1, s->beta2, s->eps, s->clip, info.precision, s->schedule,
              given(s->warmup, warmup), given(s->min_lr, least), given(s->head_rows ? (double)s->head_rows : -1, rows),
-             groups, data_hash(r), s->lora ? " lora=" : "", s->lora ? s->lora : "", optimizer);
+             s->attention, groups, data_hash(r), s->lora ? " lora=" : "", s->lora ? s->lora : "", optimizer);
 }
 
 /* Finds the word of that key and returns its length, or 0. */
