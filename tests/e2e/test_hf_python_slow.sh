@@ -5,18 +5,11 @@
 # The Python package safetensors reads every file that is written here, and transformers' loader every folder: data files of
 # checkpoints of gpt, convbn and llama, exports in one file, in several, in bf16, and of training. The pieces put together,
 # the exports and what transformers holds are equal, element for element. What Python writes, in several files, bf16 and
-# fp16 included, is imported to the same values. PYTHON: one that has torch, numpy, safetensors and transformers; else a
-# virtual environment is made, from PyPI.
+# fp16 included, is imported to the same values. The Python is PYTHON or one from PyPI (tests/support/python.sh).
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
-skip() { echo "skipped: $*"; exit 77; }
-python=${PYTHON:-$PWD/venv/bin/python}
-if [ -z "${PYTHON:-}" ]; then
-  python3 -m venv venv >venv.log 2>&1 || skip "no python3 with venv: $(tail -n 1 venv.log)"
-  "$python" -m pip install -q --timeout 20 --retries 1 numpy safetensors transformers >venv.log 2>&1 || skip "PyPI cannot be reached: $(tail -n 1 venv.log)"
-  "$python" -m pip install -q --timeout 60 --retries 1 torch --index-url https://download.pytorch.org/whl/cpu >venv.log 2>&1 ||
-    "$python" -m pip install -q --timeout 60 --retries 1 torch >venv.log 2>&1 || skip "torch cannot be had: $(tail -n 1 venv.log)"
-fi
+. "$SOURCE/tests/support/python.sh"
+need_python torch numpy safetensors transformers
 "$python" -c 'import numpy, safetensors, torch, transformers; print("numpy", numpy.__version__, "safetensors", safetensors.__version__, "torch", torch.__version__, "transformers", transformers.__version__)'
 
 common="--threads 1 --quiet --steps 2 --save-every 2"
@@ -137,4 +130,3 @@ for name in ("theirs", "theirs-half"):
 print("what Python wrote was imported to the same values, fp32, fp16 and bf16")
 END
 "$python" back.py
-[ -n "${TESSERA_TEST_KEEP:-}" ] || rm -rf venv

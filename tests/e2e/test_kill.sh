@@ -4,7 +4,7 @@
 # timeout: 600
 # processors: 2
 # twin: 120
-# slow: 7200 TABLE=1
+# other: 7200 TABLE=1
 # Ranks are killed in each phase of a run, over gloo and shm; so is the launcher; and one is stopped, which its missing heartbeat
 # tells. All others end with code 5 within a second, naming one that was killed, and nothing is left behind. With DOUBLES=1 over
 # NCCL on the doubles, which notices a death, as over a network, or does not, as over NVLink.

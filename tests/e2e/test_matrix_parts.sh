@@ -18,17 +18,23 @@ cells --seed 1 | sort >other
 [ "$(comm -12 all other | wc -l)" -lt $(($(wc -l <all) / 2)) ] || fail "another seed has the same cells"
 
 # What the seed chooses: of .ci/run one of the eighths, of the other sets an eighth of one of seven; the same seed the same, and
-# others other ones. With all turns each set is whole.
+# others other ones. All seven, whole, are tests of their own, which take the place of the eighth with TURNS=all.
 expression=$(grep -o '\$((\$(tests/chance asan-matrix) % 8))' "$SOURCE/.ci/run") || fail "no expression for the part of the matrix in .ci/run"
-sets() { TESSERA_TEST_TURNS=$1 TESSERA_TEST_SEED=$2 "$SOURCE/tests/matrix/other_sets" echo; }
+sets() { TESSERA_TEST_SEED=$1 "$SOURCE/tests/matrix/other_sets" echo; }
 ln -s "$SOURCE/tests" tests
 for ((seed = 0; seed < 64; seed++)); do
   TESSERA_TEST_SEED=$seed eval "echo $expression" >&3
-  sets some $seed
+  sets $seed
 done 3>parts | sort -u >sets
 [ "$(sort -u parts | tr -d '\n')" = 01234567 ] || fail "the parts are $(sort -u parts | tr '\n' ' ')"
 [ "$(wc -l <sets)" -gt 28 ] && ! grep -vEx -- '--seed [1-7] --part [0-7]/8' sets || fail "64 seeds take $(wc -l <sets) parts: $(head -n 3 sets)"
-[ "$(sets some x)" = "$(sets some x)" ] || fail "the same seed takes another part"
-[ "$(sets all 1 | tr '\n' ' ')" = "$(printf -- '--seed %s ' 1 2 3 4 5 6 7)" ] || fail "all sets are $(sets all 1)"
-sets all 1 >/dev/null || fail "all sets fail"
-! TESSERA_TEST_TURNS=all "$SOURCE/tests/matrix/other_sets" false || fail "a set that fails passes"
+[ "$(sets x)" = "$(sets x)" ] || fail "the same seed takes another part"
+! TESSERA_TEST_SEED=1 "$SOURCE/tests/matrix/other_sets" false || fail "a set that fails passes"
+file=$BUILD/tests/matrix/CTestTestfile.cmake
+for seed in 1 2 3 4 5 6 7; do
+  grep -q "^add_test(\[=\[matrix/seed_$seed\]=\] \".*/test_matrix\" \"--seed\" \"$seed\")" "$file" || fail "no test of set $seed: $(grep seed_ "$file")"
+  grep '^set_tests_properties(\[=\[matrix/other_sets\]' "$file" | grep -q "TESSERA_WITHIN \".*matrix/seed_$seed[;\"]" || fail "other_sets is not within seed_$seed"
+  for name in seed_$seed other_sets; do # with digests of what rests, both
+    grep "^set_tests_properties(\[=\[matrix/$name\]" "$file" | grep -q 'TESSERA_AT_REST_DIGESTS=1' || fail "$name has no digests at rest"
+  done
+done

@@ -3,18 +3,13 @@
 # labels: slow
 # timeout: 3600
 # peft loads the adapters that training writes, for Llama and for GPT-2, beside the base that they were trained on. Its logits
-# are those of the merged model that transformers loads. PYTHON: one that has torch, transformers, peft; else a virtual
-# environment is made, from PyPI.
+# are those of the merged model that transformers loads. The Python is PYTHON or one from PyPI
+# (tests/support/python.sh).
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
-skip() { echo "skipped: $*"; exit 77; }
-python=${PYTHON:-$PWD/venv/bin/python}
-if [ -z "${PYTHON:-}" ]; then
-  python3 -m venv venv >venv.log 2>&1 || skip "no python3 with venv: $(tail -n 1 venv.log)"
-  "$python" -m pip install -q --timeout 60 --retries 1 torch transformers peft >venv.log 2>&1 || skip "PyPI cannot be reached: $(tail -n 1 venv.log)"
-fi
-"$python" -c 'import peft, torch, transformers; print("peft", peft.__version__, "torch", torch.__version__, "transformers", transformers.__version__)' ||
-  skip "PYTHON has no peft"
+. "$SOURCE/tests/support/python.sh"
+need_python torch transformers peft
+"$python" -c 'import peft, torch, transformers; print("peft", peft.__version__, "torch", torch.__version__, "transformers", transformers.__version__)'
 printf "$(awk 'BEGIN { for (i = 0; i < 3000; i++) printf "\\%03o\\000", (i * i + 7 * i) % 61 }')" >nano.bin
 train() { # MODEL BASE LORA
   cp -r "$SOURCE/tests/reference/data/$2" "base-$2"
@@ -45,4 +40,3 @@ for name in ("hf-llama", "hf-llama-tied", "hf-gpt2"):
     print(name, len(held), "tensors loaded by peft; its logits and the merged model's differ by", off)
 END
 "$python" check.py
-[ -n "${TESSERA_TEST_KEEP:-}" ] || rm -rf venv

@@ -13,6 +13,14 @@ enable_testing()
 add_test(NAME unit/runs COMMAND sh -c "echo '[  SKIPPED ] test_case__hidden'")
 add_test(NAME e2e/skips COMMAND sh -c "echo skipped: no such thing here; exit 77")
 set_tests_properties(e2e/skips PROPERTIES SKIP_RETURN_CODE 77)
+if(WITHIN)
+  foreach(name one two)
+    add_test(NAME slow/${name} COMMAND sh -c "exit ${${name}}")
+    set_tests_properties(slow/${name} PROPERTIES SKIP_RETURN_CODE 77 LABELS slow)
+  endforeach()
+  set_tests_properties(unit/runs PROPERTIES TESSERA_WITHIN "slow/one;slow/two")
+  set_tests_properties(e2e/skips PROPERTIES TESSERA_WITHIN slow/none)
+endif()
 file(WRITE ${CMAKE_BINARY_DIR}/left_out "plugin comm-x: libx not found\n")
 END
 cmake -S suite -B build -DTESSERA_NVCC:FILEPATH=OFF >cmake.log 2>&1 || fail "$(cat cmake.log)"
@@ -99,9 +107,9 @@ if command -v git >/dev/null; then
   head=$(git -C checkout rev-parse HEAD)
   has_line results_kept "release:unit/runs passed [0-9.]+ $head"
   has_line results_kept "release:e2e/skips skipped [0-9.]+ $head"
-  printf 'asan-tests passed 1\nasan-matrix passed 1\ntsan passed 1\nmutations passed 1\n' | "$SOURCE/tests/results" add ci
+  printf 'asan-tests passed 1\nasan-matrix passed 1\ntsan passed 1\n' | "$SOURCE/tests/results" add ci
   expect 0 "$SOURCE/tests/results" since HEAD^ build
-  one_line out "6 of 6 have passed in these 1 commits"
+  one_line out "5 of 5 have passed in these 1 commits"
   commit fifth
   expect 1 "$SOURCE/tests/results" since HEAD^ build
   grep -qx "release:unit/runs: passed at $head" out || fail "an older result counts: $(cat out)"
@@ -112,17 +120,40 @@ if command -v git >/dev/null; then
   echo "unit/runs failed 1" | "$SOURCE/tests/results" add release
   expect 1 "$SOURCE/tests/results" since HEAD~2 build
   has_line out "release:unit/runs: failed at [0-9a-f]+\+"
-  sed -i '/mutations/d' results_kept
+  sed -i '/tsan/d' results_kept
   expect 1 "$SOURCE/tests/results" since HEAD~2 build
-  has_line out "ci:mutations: never run"
+  has_line out "ci:tsan: never run"
+  # Of TURNS=all a test is left to those that contain it, if they are in the same run; its result is the worst of theirs.
+  within() { # ONE TWO CODE RESULT [CTEST ARGUMENT...]
+    cmake -S suite -B build -DWITHIN=1 -Done="$1" -Dtwo="$2" >cmake.log 2>&1 || fail "$(cat cmake.log)"
+    rm -f results_kept
+    TESSERA_TEST_TURNS=all expect "$3" bash "$SOURCE/tests/closing_table" build "${@:5}"
+    has_line results_kept "release:unit/runs $4 [0-9a-f]+"
+  }
+  rm checkout/stray2 && commit sixth
+  printf 'any | e2e/skips | x\nany | slow/* | x\nany | test_case__* | x\nany | plugin comm-x | x\n' >skips
+  in_both="within:slow/one,slow/two"
+  within 0 0 0 "passed $in_both"
+  has_line out '  unit/runs: within slow/one slow/two'
+  [ "$(grep -c ' Test *#' out)" = 3 ] || fail "not left to others, or another too: $(cat out)"
+  for name in asan-tests asan-matrix tsan; do echo "$name passed 1"; done | "$SOURCE/tests/results" add ci
+  expect 0 "$SOURCE/tests/results" since HEAD^ build
+  one_line out "7 of 7 have passed in these 1 commits"
+  within 0 1 8 "failed $in_both"
+  expect 1 "$SOURCE/tests/results" since HEAD^ build
+  has_line out 'release:unit/runs: failed at [0-9a-f]+'
+  within 77 0 1 "skipped $in_both"
+  has_line out '  test NOT ALLOWED +unit/runs: within slow/one,slow/two, which is skipped'
+  within 0 0 0 'passed [0-9.]+' -LE slow
+  within 0 0 0 'passed [0-9.]+' -E one
+  cmake -S suite -B build -DWITHIN= >cmake.log
   unset TESSERA_TEST_SOURCE
 
   # tests/chance: of one commit always the same, of the next another; a tree that git does not know has a seed too.
-  rm checkout/stray2
-  cp "$SOURCE/tests/chance" checkout && git -C checkout add chance && commit sixth
+  cp "$SOURCE/tests/chance" checkout && git -C checkout add chance && commit seventh
   one=$(checkout/chance word) && [ "$one" = "$(checkout/chance word)" ] && [ "$one" != "$(checkout/chance other)" ] || fail "not of seed and word"
   [ "$(checkout/chance)" = "$(git -C checkout rev-parse HEAD)" ] || fail "the seed is $(checkout/chance)"
-  commit seventh
+  commit eighth
   [ "$one" != "$(checkout/chance word)" ] || fail "another commit chooses the same"
   git -C checkout rm -q --cached chance && [ "$(checkout/chance)" = tarball ] || fail "the seed of a tarball is $(checkout/chance)"
 fi

@@ -2,16 +2,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: slow
 # timeout: 1200
-# TensorBoard's own reader has every value of a run, and forgets what a resumed run repeats. PYTHON: one that has
-# tensorboard; else a virtual environment is made, from PyPI.
+# TensorBoard's own reader has every value of a run, and forgets what a resumed run repeats. The Python is PYTHON or
+# one from PyPI (tests/support/python.sh).
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
-skip() { echo "skipped: $*"; exit 77; }
-python=${PYTHON:-$PWD/venv/bin/python}
-if [ -z "${PYTHON:-}" ]; then
-  python3 -m venv venv >venv.log 2>&1 || skip "no python3 with venv: $(tail -n 1 venv.log)"
-  "$python" -m pip install -q --timeout 20 --retries 1 tensorboard >venv.log 2>&1 || skip "PyPI cannot be reached: $(tail -n 1 venv.log)"
-fi
+. "$SOURCE/tests/support/python.sh"
+need_python tensorboard
 head -c 4000 "$SOURCE/core/layout/layout.c" >text.txt
 train() { expect 0 "$TESSERA" train gpt --data text.txt --layers 1 --heads 2 --width 32 --context 16 --batch 2 --sample 0 --quiet --tensorboard board "$@"; }
 train --steps 10 --eval-every 5 --save run --save-every 6 --json=first.json

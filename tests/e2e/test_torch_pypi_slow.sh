@@ -3,17 +3,13 @@
 # labels: slow
 # timeout: 3600
 # tessera/torch.hpp with PyPI's LibTorch: tests/torch and examples/torch are built with it and run. Losses of the decoder on 1, 2
-# and 4 ranks are those of LibTorch alone and of PyTorch's FSDP2. PYTHON: one that has torch and safetensors; else a virtual
-# environment is made, from PyPI.
+# and 4 ranks are those of LibTorch alone and of PyTorch's FSDP2. The Python is PYTHON or one
+# from PyPI (tests/support/python.sh).
 . "$SOURCE/tests/e2e/lib.sh"
 [ -z "$SANITIZE" ] || { echo "skipped: programs outside the tree are not built with the sanitizer"; exit 77; }
 [ -e "$BUILD/libtessera.so" ] || { echo "skipped: no libtessera.so in this build"; exit 77; }
-python=${PYTHON:-$PWD/venv/bin/python}
-if [ -z "${PYTHON:-}" ]; then
-  python3 -m venv venv >venv.log 2>&1 || { echo "skipped: no python3 with venv"; exit 77; }
-  "$python" -m pip install -q --timeout 60 --retries 1 torch safetensors numpy >venv.log 2>&1 || { echo "skipped: PyPI cannot be reached: $(tail -n 1 venv.log)"; exit 77; }
-fi
-"$python" -c 'import safetensors, torch' || { echo "skipped: PYTHON has no torch, or no safetensors"; exit 77; }
+. "$SOURCE/tests/support/python.sh"
+need_python torch safetensors numpy
 "$python" -c 'import torch; print("torch", torch.__version__)'
 export TESSERA_THREADS=1 OMP_NUM_THREADS=1 TESSERA_LOG=error XDG_CACHE_HOME=$PWD/cache
 . "$SOURCE/tests/support/torch_build.sh"
@@ -34,4 +30,3 @@ TESSERA_PRECISION=fp16 expect 0 "$TESSERA" run -n 2 -- ./decoder_sharded text 50
 sed 's/^\[0\] //' out | grep loss | paste -d ' ' <(grep loss plain.txt) - | awk '{ d = $4 - $10; if (d < 0) d = -d; if ($2 != $8 || d > 0.01 * $4) { print; bad = 1 } }
   END { exit bad || NR != 50 }' || fail "decoder, fp16: other losses"
 "$python" "$SOURCE/tests/reference/torch_fsdp2.py" "$TESSERA" . || fail "other losses than PyTorch's"
-[ -n "${TESSERA_TEST_KEEP:-}" ] || rm -rf venv

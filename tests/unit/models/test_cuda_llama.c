@@ -94,7 +94,7 @@ static void turned_back_on(ops_attention_shape s, int halves, int in_one) {
 
 static void test_cuda_llama__gradients_turn_back(void **state) {
     static const ops_attention_shape shapes[] = {
-        { 2, 70, 2, 16, 2 }, { 1, 130, 4, 32, 2 }, { 2, 67, 2, 64, 1 }, { 1, 33, 2, 96, 2 }, { 1, 81, 3, 128, 1 }
+        { 2, 70, 2, 16, 2 }, { 1, 130, 4, 32, 2 }, { 2, 67, 2, 64, 1 }, { 1, 33, 2, 96, 2 }, { 1, 150, 3, 128, 1 }
     };
     (void)state;
     for (attention_products = 5; attention_products <= 7; attention_products += 2)

@@ -92,3 +92,16 @@ OPS_CUDA_WIDE_KERNELS(WIDE_KERNEL)
         body_##name(&a, blockIdx.x, &shared);                                                                          \
     }
 OPS_ATTEND_KERNELS(ATTEND)
+
+#if !defined(GIVEN_SHARED) /* tests/emulation has its own */
+#define GIVEN_SHARED(type, name)                                                                                       \
+    extern __shared__ __align__(16) unsigned char name##_bytes[];                                                      \
+    type &name = *reinterpret_cast<type *>(name##_bytes)
+#endif
+#define ATTEND_LARGE(name, args, shares)                                                                               \
+    extern "C" __global__ void __launch_bounds__(TILE_MOST_THREADS, 1)                                                 \
+        OPS_KERNEL(name)(const __grid_constant__ args a) {                                                             \
+        GIVEN_SHARED(shares, shared);                                                                                  \
+        body_##name(&a, blockIdx.x, &shared);                                                                          \
+    }
+OPS_ATTEND_LARGE_KERNELS(ATTEND_LARGE)

@@ -92,8 +92,10 @@
     OPS_ATTEND_KERNELS_OF(X, 64)                                                                                       \
     OPS_ATTEND_KERNELS_OF(X, 96)                                                                                       \
     OPS_ATTEND_KERNELS_OF(X, 128)                                                                                      \
-    X(attend_five_64, ops_args_attend_backward, attend_five_shared_64)                                                 \
-    X(attend_five_128, ops_args_attend_backward, attend_five_shared_128)
+    X(attend_five_64, ops_args_attend_backward, attend_five_shared_64)
+/* The same with TILE_MOST_THREADS. Shared memory is more than the 48 KiB that a kernel may declare, so a launch gives
+ * it, where the GPU has as much. */
+#define OPS_ATTEND_LARGE_KERNELS(X) X(attend_five_128, ops_args_attend_backward, attend_five_shared_128)
 
 /** The name under which a kernel is exported. */
 #if defined(OPS_HALF_F16)

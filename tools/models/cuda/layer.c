@@ -354,11 +354,16 @@ static int forward_kernel(const ops_attention_shape *s) {
                            : OPS_KERNEL_attend_128;
 }
 
-/* Backward in five products (attend_five.h) or seven. With heads of more than 64 elements a block has 64 keys in place
- * of 128, and sums of queries should cost more than two products: docs/benchmarks/gpu.md. The shape alone decides. */
-static int has_five(const ops *o, const ops_attention_shape *s) {
-    int by_shape = s->size > 32 && s->size <= 64, can = by_shape || s->size > 96;
-    return o->attention_products ? can && o->attention_products == 5 : by_shape;
+/* Backward in five products (attend_five.h), where a kernel has it, or seven: docs/benchmarks/gpu.md. The shape decides
+ * what is planned. Where the GPU has too little shared memory, they are seven, and the room for sums is left alone. */
+static int plans_five(const ops *o, const ops_attention_shape *s) {
+    return o->attention_products != 7 && ((s->size > 32 && s->size <= 64) || s->size > 96);
+}
+static int five_kernel(const ops_attention_shape *s) {
+    return s->size <= 64 ? OPS_KERNEL_attend_five_64 : OPS_KERNEL_attend_five_128;
+}
+static int has_five(const cuda_ops *c, const ops_attention_shape *s) {
+    return plans_five(&c->base, s) && ops_cuda_has_shared(c, five_kernel(s));
 }
 /* Return the bytes of attend_sums' results, of the sums of queries, and of the counts between blocks. */
 static uint64_t queries_of(const ops_attention_shape *s) {
@@ -371,7 +376,7 @@ static uint64_t sums_bytes(const ops_attention_shape *s) {
     return ops_align(attend_five_sums(queries_of(s), (uint64_t)s->time, s->size) * sizeof(float));
 }
 static uint64_t turns_bytes(const ops_attention_shape *s) {
-    return ops_align(attend_five_turns(queries_of(s), (uint64_t)s->time, s->size) * sizeof(uint32_t));
+    return ops_align(attend_five_turns(queries_of(s), (uint64_t)s->time) * sizeof(uint32_t));
 }
 /* Returns how many heads of keys are at work together: their sums fit in a third of an H100's second cache. */
 static uint32_t heads_together(const ops_attention_shape *s) {
@@ -381,7 +386,7 @@ static uint32_t heads_together(const ops_attention_shape *s) {
 }
 
 static void layer_attention_need(const ops *o, const ops_attention_shape *s, ops_scratch *need) {
-    *need = (ops_scratch){ 0, rows_bytes(s) + (has_five(o, s) ? sums_bytes(s) + turns_bytes(s) : 0) };
+    *need = (ops_scratch){ 0, rows_bytes(s) + (plans_five(o, s) ? sums_bytes(s) + turns_bytes(s) : 0) };
     if (is_cudnn(o, s))
         ops_cudnn_attention_need(s, need);
     else if (!is_fused(o, s))
@@ -409,17 +414,16 @@ static tess_status attend_backward(const cuda_ops *c, const ops_attention_shape 
     ops_args_attend_backward a = { .qkv = qkv, .dy = dy, .rows = rows, .table = table, .dqkv = dqkv };
     a.batch = s->batch, a.time = s->time, a.heads = s->heads, a.kv_heads = kv_heads(s), a.size = s->size;
     a.vector = s->size % 8 == 0, a.sight = attend_sight_of(s->window, ops_cuda_attention_scale(s), s->cap);
-    int five = has_five(&c->base, s);
+    int five = has_five(c, s);
     if (five) {
         a.sums = (float *)((char *)rows + rows_bytes(s)), a.turns = (uint32_t *)((char *)a.sums + sums_bytes(s));
         a.group = heads_together(s);
     }
     OPS_TRY(OPS_LAUNCH(c, attend_sums, ops_blocks_rows(batch * heads * time), .y = y, .dy = dy, .lse = lse,
                        .rows = rows, .batch = batch, .time = time, .heads = heads, .size = (uint64_t)s->size,
-                       .turns = a.turns, .n_turns = five ? attend_five_turns(batch * heads, time, s->size) : 0));
+                       .turns = a.turns, .n_turns = five ? attend_five_turns(batch * heads, time) : 0));
     if (five)
-        return ops_cuda_launch(c, s->size <= 64 ? OPS_KERNEL_attend_five_64 : OPS_KERNEL_attend_five_128, &a,
-                               batch * (uint64_t)kv_heads(s) * attend_five_tiles(s->time, s->size));
+        return ops_cuda_launch(c, five_kernel(s), &a, batch * (uint64_t)kv_heads(s) * attend_five_tiles(s->time));
     return ops_cuda_launch(
         c, forward_kernel(s) + 1, &a,
         batch * (heads * attend_query_tiles(s->time, s->size) + (uint64_t)kv_heads(s) * attend_key_tiles(s->time)));

@@ -3,6 +3,7 @@
 #ifndef TESSERA_TORCH_TENSORS_HPP
 #define TESSERA_TORCH_TENSORS_HPP
 #include <torch/torch.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <memory>
@@ -48,8 +49,22 @@ void each_tensor(std::pair<T, U> &v, F &&f) {
     each_tensor(v.second, f);
 }
 
+/* LibTorch holds its nodes by std::shared_ptr with a deleter of its own, or, as 2.15 does, by c10::intrusive_ptr.
+ * Neither has a name in the other's headers: `deleteNode` is found by its argument. */
+using NodePtr = decltype(torch::autograd::Edge::function);
+template <class N>
+std::shared_ptr<N> new_node(const std::shared_ptr<torch::autograd::Node> *) {
+    return std::shared_ptr<N>(new N, [](N *node) { deleteNode(node); });
+}
+template <class N>
+c10::intrusive_ptr<N> new_node(const c10::intrusive_ptr<torch::autograd::Node> *) {
+    return c10::make_intrusive<N>();
+}
+template <class N>
+using PtrOf = decltype(new_node<N>(static_cast<const NodePtr *>(nullptr)));
+
 /* The tensor alone, as an output of `node`. */
-inline void leads_to(at::Tensor &t, const std::shared_ptr<torch::autograd::Node> &node) {
+inline void leads_to(at::Tensor &t, const NodePtr &node) {
     at::Tensor fresh = t.detach();
     torch::autograd::create_gradient_edge(fresh, node);
     t = fresh;
