@@ -41,15 +41,15 @@ struct Begin : torch::autograd::Node {
 };
 
 template <class N>
-std::shared_ptr<N> make_node(State &s, const std::shared_ptr<Call> &call) {
-    std::shared_ptr<N> node(new N, torch::autograd::deleteNode);
+Held<N> make_node(State &s, const std::shared_ptr<Call> &call) {
+    auto node = NodeOf<N>::make();
     node->state = s.shared_from_this();
     node->call = call;
     return node;
 }
 
 template <class... Args>
-std::shared_ptr<End> cut_inputs(State &s, const std::shared_ptr<Call> &call, std::tuple<Args...> &args) {
+Held<End> cut_inputs(State &s, const std::shared_ptr<Call> &call, std::tuple<Args...> &args) {
     auto end = make_node<End>(s, call);
     each_tensor(args, [&](at::Tensor &t) {
         if (differentiable(t))
@@ -64,7 +64,7 @@ std::shared_ptr<End> cut_inputs(State &s, const std::shared_ptr<Call> &call, std
 }
 
 template <class R>
-void cut_outputs(State &s, const std::shared_ptr<Call> &call, const std::shared_ptr<End> &end, R &out) {
+void cut_outputs(State &s, const std::shared_ptr<Call> &call, const Held<End> &end, R &out) {
     auto begin = make_node<Begin>(s, call);
     each_tensor(out, [&](at::Tensor &t) {
         if (differentiable(t))

@@ -48,8 +48,25 @@ void each_tensor(std::pair<T, U> &v, F &&f) {
     each_tensor(v.second, f);
 }
 
+/* What holds a node of the graph: until LibTorch 2.14 or so a std::shared_ptr, since then a pointer of its own. */
+using AnyNode = decltype(torch::autograd::Edge::function);
+template <class N, class Any = AnyNode>
+struct NodeOf {
+    using type = c10::intrusive_ptr<N>;
+    static type make() { return c10::make_intrusive<N>(); }
+};
+template <class N>
+struct NodeOf<N, std::shared_ptr<torch::autograd::Node>> {
+    using type = std::shared_ptr<N>;
+    static type make() {
+        return type(new N, [](N *node) { deleteNode(node); });
+    }
+};
+template <class N>
+using Held = typename NodeOf<N>::type;
+
 /* The tensor alone, as an output of `node`. */
-inline void leads_to(at::Tensor &t, const std::shared_ptr<torch::autograd::Node> &node) {
+inline void leads_to(at::Tensor &t, const AnyNode &node) {
     at::Tensor fresh = t.detach();
     torch::autograd::create_gradient_edge(fresh, node);
     t = fresh;
