@@ -20,11 +20,16 @@ function(tessera_find_torch)
     set(tessera_TORCH_MISSING "LibTorch not found (libtorch-dev)" PARENT_SCOPE)
     return()
   endif()
+  set(standard 17)
+  file(STRINGS "${TESSERA_TORCH_INCLUDE}/torch/csrc/api/include/torch/all.h" newer REGEX "#error C\\+\\+[0-9]+ or later")
+  if(newer MATCHES "C\\+\\+(2[0-9])") # LibTorch says itself what it needs, as 2.15 does
+    set(standard ${CMAKE_MATCH_1})
+  endif()
   add_library(tessera::torch INTERFACE IMPORTED GLOBAL)
   set_target_properties(tessera::torch PROPERTIES
     INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${TESSERA_TORCH_INCLUDE};${TESSERA_TORCH_INCLUDE}/torch/csrc/api/include"
     INTERFACE_INCLUDE_DIRECTORIES "${TESSERA_TORCH_INCLUDE};${TESSERA_TORCH_INCLUDE}/torch/csrc/api/include"
-    INTERFACE_COMPILE_FEATURES cxx_std_17
+    INTERFACE_COMPILE_FEATURES cxx_std_${standard}
     # libtorch.so registers what torch_cpu.so alone does not: it stays, although no symbol of it is used.
     INTERFACE_LINK_LIBRARIES "tessera::tessera;-Wl,--no-as-needed;${libraries};-Wl,--as-needed")
 endfunction()

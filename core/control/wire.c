@@ -20,7 +20,7 @@
 #include "base/options.h"
 #include "base/status.h"
 
-enum { MAGIC = 0x4b535354 /* "TSSK" */, VERSION = 1, READ_SIZE = 64 << 10, READS = 4 };
+enum { MAGIC = 0x4b535354 /* "TSSK" */, VERSION = 1, READ_SIZE = 64 << 10, LEAST_ROOM = 4 << 10, READS = 4 };
 
 /* A body of a few words lies in the chunk, and spent chunks are kept: heartbeats and news of what a rank is doing
  * allocate nothing once the first have gone out. */
@@ -196,17 +196,16 @@ int tess__outbox_flush(tess__outbox *box, tess__link *link) {
     return 1;
 }
 
-/* Capacity follows what has arrived, not what a header announces. */
+/* Capacity follows what has arrived, not what a header announces. Small messages leave it at READ_SIZE: the server has
+ * such a buffer for each rank. */
 static int make_room(tess__inbox *box) {
     if (box->start) {
         memmove(box->data, box->data + box->start, box->bytes);
         box->start = 0;
     }
-    if (box->capacity - box->bytes >= READ_SIZE)
+    if (box->capacity - box->bytes >= LEAST_ROOM)
         return 0;
-    size_t capacity = box->capacity ? box->capacity * 2 : READ_SIZE;
-    while (capacity - box->bytes < READ_SIZE)
-        capacity *= 2;
+    const size_t capacity = box->capacity ? box->capacity * 2 : READ_SIZE;
     unsigned char *data = realloc(box->data, capacity);
     if (!data)
         return -1;
@@ -220,7 +219,8 @@ int tess__inbox_read(tess__inbox *box, tess__link *link) {
     for (int i = 0; i < READS; i++) {
         if (make_room(box) != 0)
             return -1;
-        ssize_t got = tess__link_recv(link, box->data + box->bytes, READ_SIZE);
+        const size_t room = box->capacity - box->bytes;
+        ssize_t got = tess__link_recv(link, box->data + box->bytes, room < READ_SIZE ? room : READ_SIZE);
         if (got == 0)
             return got_some;
         if (got < 0)

@@ -8,10 +8,9 @@
 /* ---- plugins -------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const tess_host *services;
     const tess_plan_env *env;
     int64_t least_ns; /* negative: none found */
-    tess__plugin *best;
+    char best[32];
 } comm_choice;
 
 /* The cost that is assumed of a plugin that names none: a network of 1 GB/s, which the ranks of a host share, and 50
@@ -22,7 +21,8 @@ static int64_t default_cost(const tess_plan_env *env, uint64_t block_bytes) {
 }
 
 /* The time to gather 16 MiB in all; negative: the plugin does not serve such ranks. */
-static int64_t cost_of(const tess__plugin *p, const tess_plan_env *env) {
+static int64_t cost_of(void *user, const tess__plugin *p) {
+    const tess_plan_env *env = ((const comm_choice *)user)->env;
     const tess_comm_ops *ops = p->ops;
     uint64_t block = ((uint64_t)16 << 20) / (uint64_t)env->nranks;
     tess_comm_caps caps = { .struct_size = sizeof caps };
@@ -43,34 +43,28 @@ static int64_t cost_of(const tess__plugin *p, const tess_plan_env *env) {
     return default_cost(env, block);
 }
 
+/* Built-in plugins serve one rank. */
 static tess_status consider_plugin(void *user, const tess__plugin_row *row, tess__plugin **opened) {
     comm_choice *c = user;
-    if (!row->usable || (!*opened && tess__plugin_open(row->kind, row->name, c->services, opened)))
+    (void)opened;
+    if (!row->usable || !*row->path || row->answer < 0)
         return TESS_OK;
-    int64_t ns = cost_of(*opened, c->env);
-    int first = c->best && ns == c->least_ns && strcmp(row->name, c->best->name) < 0;
-    if (ns >= 0 && (c->least_ns < 0 || ns < c->least_ns || first)) {
-        tess__plugin_close(c->best);
-        c->least_ns = ns;
-        c->best = *opened;
-        *opened = NULL;
+    int first = row->answer == c->least_ns && strcmp(row->name, c->best) < 0;
+    if (c->least_ns < 0 || row->answer < c->least_ns || first) {
+        c->least_ns = row->answer;
+        memcpy(c->best, row->name, sizeof c->best);
     }
     return TESS_OK;
 }
 
 tess_status tess__comm_choose(const tess_host *services, const tess_plan_env *env, tess__plugin **out) {
-    comm_choice c = { .services = services, .env = env, .least_ns = -1 };
+    comm_choice c = { .env = env, .least_ns = -1 };
     if (env->nranks == 1)
         return tess__plugin_open(TESS_KIND_COMM, "self", services, out);
-    tess_status s = tess__plugin_list(TESS_KIND_COMM, services, consider_plugin, &c);
-    if (s) {
-        tess__plugin_close(c.best);
-        return s;
-    }
-    if (!c.best)
+    TRY(tess__plugin_ask(TESS_KIND_COMM, services, cost_of, consider_plugin, &c));
+    if (c.least_ns < 0)
         return tess__fail(TESS_E_INVALID,
                           "%d ranks need a comm plugin and none is usable; `tessera plugins list` says why",
                           env->nranks);
-    *out = c.best;
-    return TESS_OK;
+    return tess__plugin_open(TESS_KIND_COMM, c.best, services, out);
 }

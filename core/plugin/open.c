@@ -257,10 +257,18 @@ tess_host tess__plugin_services(const tess_host *given) {
 /* ---- the list ---------------------------------------------------------------------------------- */
 
 typedef struct {
+    tess__plugin_row row;
+    tess__trial trial; /* path null: the file was refused before */
+} candidate;
+
+typedef struct {
     uint32_t kind; /* 0: every one */
     const tess_host *services;
     tess__plugin_row_fn *row;
     void *user;
+    const tess__question *question; /* null: each is opened here too */
+    candidate **files;              /* in the order of the search */
+    size_t n_files;
     char usable[256][40]; /* "KIND-NAME" of the rows before, built-in ones too */
     size_t n_usable;
 } listing;
@@ -277,32 +285,80 @@ static int is_hidden(listing *l, uint32_t kind, const char *name, int remember) 
     return 0;
 }
 
-static tess_status list_file(void *user, uint32_t kind, const char *name, const char *path) {
+static tess_status note_file(void *user, uint32_t kind, const char *name, const char *path) {
     listing *l = user;
-    tess__plugin_row row = { .kind = kind };
     tess_plugin_note note = { .abi_major = 0 };
-    tess__plugin *plugin = NULL;
     char real[4096];
     if (l->kind && kind != l->kind)
         return TESS_OK;
-    snprintf(row.name, sizeof row.name, "%s", name);
-    snprintf(row.path, sizeof row.path, "%s", path);
-    tess_status s = tess__plugin_file_check(kind, path, real, &note, row.reason);
-    if (s == TESS_OK)
-        memcpy(row.version, note.version, sizeof row.version);
-    row.abi_major = note.abi_major;
-    row.abi_minor = note.abi_minor;
-    if (s == TESS_OK && is_hidden(l, kind, name, 0))
-        snprintf(row.reason, sizeof row.reason, "hidden by one of the same name found before");
-    else if (s == TESS_OK && tess__plugin_trial(kind, path, l->services, row.reason) == TESS_OK &&
-             tess__plugin_file_open(kind, path, "", l->services, &plugin, row.reason) == TESS_OK) {
-        row.usable = 1;
-        row.reason[0] = 0;
-        is_hidden(l, kind, name, 1);
+    candidate **more = realloc(l->files, (l->n_files + 1) * sizeof *more), *c = calloc(1, sizeof *c);
+    l->files = more ? more : l->files;
+    if (!more || !c) {
+        free(c);
+        return tess__fail(TESS_E_NOMEM, "no memory to list the plugins");
     }
-    one_line(row.reason);
-    s = l->row(l->user, &row, &plugin);
+    l->files[l->n_files++] = c;
+    tess__plugin_row *row = &c->row;
+    row->kind = kind;
+    snprintf(row->name, sizeof row->name, "%s", name);
+    snprintf(row->path, sizeof row->path, "%s", path);
+    if (tess__plugin_file_check(kind, path, real, &note, row->reason) == TESS_OK) {
+        memcpy(row->version, note.version, sizeof row->version);
+        c->trial.kind = kind;
+        c->trial.path = row->path;
+    }
+    row->abi_major = note.abi_major;
+    row->abi_minor = note.abi_minor;
+    return TESS_OK;
+}
+
+/* All that may be opened, at once. */
+static tess_status try_files(listing *l) {
+    size_t n = 0;
+    tess__trial *trials = calloc(l->n_files + 1, sizeof *trials);
+    if (!trials)
+        return tess__fail(TESS_E_NOMEM, "no memory to list the plugins");
+    for (size_t i = 0; i < l->n_files; i++)
+        if (l->files[i]->trial.path)
+            trials[n++] = l->files[i]->trial;
+    tess__plugin_trials(trials, n, l->services, l->question);
+    for (size_t i = l->n_files; i-- > 0;)
+        if (l->files[i]->trial.path)
+            l->files[i]->trial = trials[--n];
+    free(trials);
+    return TESS_OK;
+}
+
+static tess_status list_file(listing *l, candidate *c) {
+    tess__plugin_row *row = &c->row;
+    tess__plugin *plugin = NULL;
+    if (!c->trial.path)
+        row->usable = 0;
+    else if (is_hidden(l, row->kind, row->name, 0))
+        snprintf(row->reason, sizeof row->reason, "hidden by one of the same name found before");
+    else if (c->trial.status)
+        memcpy(row->reason, c->trial.reason, sizeof row->reason);
+    else if (l->question || tess__plugin_file_open(row->kind, row->path, "", l->services, &plugin, row->reason) == 0) {
+        row->usable = 1;
+        row->answer = c->trial.answer;
+        row->reason[0] = 0;
+        is_hidden(l, row->kind, row->name, 1);
+    }
+    one_line(row->reason);
+    tess_status s = l->row(l->user, row, &plugin);
     tess__plugin_close(plugin);
+    return s;
+}
+
+static tess_status list_files(listing *l, const tess__plugin_search *search) {
+    tess_status s = tess__plugin_search_each(search, note_file, l);
+    if (s == TESS_OK)
+        s = try_files(l);
+    for (size_t i = 0; i < l->n_files && s == TESS_OK; i++)
+        s = list_file(l, l->files[i]);
+    for (size_t i = 0; i < l->n_files; i++)
+        free(l->files[i]);
+    free(l->files);
     return s;
 }
 
@@ -322,26 +378,36 @@ static tess_status list_builtins(listing *l) {
     return s;
 }
 
-tess_status tess__plugin_list(uint32_t kind, const tess_host *services, tess__plugin_row_fn *row, void *user) {
-    const tess_host full = tess__plugin_services(services);
+static tess_status list_all(const listing *how) {
+    const tess_host full = tess__plugin_services(how->services);
     tess__plugin_search search;
-    listing *l = calloc(1, sizeof *l);
+    listing *l = malloc(sizeof *l);
     if (!l || tess__plugin_search_init(&search)) {
         free(l);
         return tess__fail(TESS_E_NOMEM, "no memory to list the plugins");
     }
-    l->kind = kind;
+    *l = *how;
     l->services = &full;
-    l->row = row;
-    l->user = user;
     for (uint32_t i = 0; i < search.n; i++)
         if (search.dirs[i].reason && strcmp(search.dirs[i].reason, NO_DIRECTORY) != 0)
             tess__log(TESS_LOG_WARNING, "plugin directory %s is not searched: %s", search.dirs[i].path,
                       search.dirs[i].reason);
     tess_status s = list_builtins(l);
     if (s == TESS_OK)
-        s = tess__plugin_search_each(&search, list_file, l);
+        s = list_files(l, &search);
     tess__plugin_search_finish(&search);
     free(l);
     return s;
+}
+
+tess_status tess__plugin_list(uint32_t kind, const tess_host *services, tess__plugin_row_fn *row, void *user) {
+    const listing how = { .kind = kind, .services = services, .row = row, .user = user };
+    return list_all(&how);
+}
+
+tess_status tess__plugin_ask(uint32_t kind, const tess_host *services, int64_t (*ask)(void *user, const tess__plugin *),
+                             tess__plugin_row_fn *row, void *user) {
+    const tess__question question = { ask, user };
+    const listing how = { .kind = kind, .services = services, .row = row, .user = user, .question = &question };
+    return list_all(&how);
 }

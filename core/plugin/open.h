@@ -44,6 +44,7 @@ typedef struct {
     char name[32], version[24], path[4096];
     uint16_t abi_major, abi_minor;
     int usable;
+    int64_t answer;   /* of tess__plugin_ask */
     char reason[512]; /* why not usable */
 } tess__plugin_row;
 /** `opened`: a usable file's plugin; null for a built-in one, which the callee may open. It is closed afterwards unless
@@ -53,4 +54,8 @@ typedef tess_status tess__plugin_row_fn(void *user, const tess__plugin_row *, te
  * path. Each file is opened with `services`, in a child process first, to know whether it can be used. Stops at the
  * first status that is not 0 and returns it. */
 tess_status tess__plugin_list(uint32_t kind, const tess_host *services, tess__plugin_row_fn *row, void *user);
+/** The same, but files are opened in the child alone, which asks `ask` of each; `opened` is null. So what a plugin
+ * links does not come into this process before the plugin is chosen. */
+tess_status tess__plugin_ask(uint32_t kind, const tess_host *services, int64_t (*ask)(void *user, const tess__plugin *),
+                             tess__plugin_row_fn *row, void *user);
 #endif

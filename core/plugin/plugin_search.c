@@ -143,7 +143,7 @@ static uint32_t split_name(const char *file, char name[32]) {
             continue;
         const char *from = file + prefix + m + 1;
         size_t length = (size_t)(file + n - suffix - from);
-        if (from + length != file + n - suffix || length == 0 || length > 31)
+        if (length == 0 || length > 31)
             return 0;
         memcpy(name, from, length);
         name[length] = 0;

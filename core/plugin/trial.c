@@ -17,8 +17,9 @@
 
 enum { PATIENCE_MS = 20000 };
 
-typedef struct { /* the child's last word */
+typedef struct { /* the child's word on a plugin */
     tess_status status;
+    int64_t answer;
     char reason[TESS_REASON_BYTES];
 } verdict;
 
@@ -46,20 +47,29 @@ static void die_alone(void) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
-static void try_it(uint32_t kind, const char *path, const tess_host *services, int fd) {
+/* Whether the parent has heard. */
+static int try_it(const tess__trial *t, const tess_host *services, const tess__question *question, int fd) {
     verdict v = { .status = TESS_OK };
     tess__plugin *p = NULL;
-    die_alone();
-    v.status = tess__plugin_file_open(kind, path, "", services, &p, v.reason);
+    v.status = tess__plugin_file_open(t->kind, t->path, "", services, &p, v.reason);
     if (v.status == TESS_OK) {
         call_first_slots(p);
+        v.answer = question ? question->ask(question->user, p) : 0;
         tess__plugin_close(p);
     }
-    ssize_t written = write(fd, &v, sizeof v);
-    _exit(written != (ssize_t)sizeof v);
+    return write(fd, &v, sizeof v) == (ssize_t)sizeof v;
 }
 
-/* Reads the verdict and tells whether it came whole. It fits a pipe, so it comes at once or not at all. */
+static void try_all(const tess__trial *list, size_t n, const tess_host *services, const tess__question *question,
+                    int fd) {
+    size_t i = 0;
+    die_alone();
+    while (i < n && try_it(&list[i], services, question, fd))
+        i++;
+    _exit(i < n);
+}
+
+/* Reads a verdict and tells whether it came whole. It fits a pipe, so it comes at once or not at all. */
 static int read_verdict(int fd, verdict *v) {
     struct pollfd p = { .fd = fd, .events = POLLIN };
     int ready;
@@ -79,34 +89,61 @@ static int reap_child(pid_t pid) {
     return got == pid ? status : 0; /* a program that ignores SIGCHLD has no status */
 }
 
-tess_status tess__plugin_trial(uint32_t kind, const char *path, const tess_host *services,
-                               char reason[TESS_REASON_BYTES]) {
-    int fds[2];
-    if (pipe2(fds, O_CLOEXEC) != 0) {
-        snprintf(reason, TESS_REASON_BYTES, "cannot be tried out: %s", strerror(errno));
-        return TESS_E_SYSTEM;
-    }
-    pid_t pid = fork();
-    if (pid == 0)
-        try_it(kind, path, services, fds[1]);
-    close(fds[1]);
-    verdict v = { .status = TESS_E_INVALID };
-    int error = errno, heard = pid > 0 && read_verdict(fds[0], &v), status = pid > 0 ? reap_child(pid) : 0;
-    close(fds[0]);
-    if (pid < 0) {
-        snprintf(reason, TESS_REASON_BYTES, "cannot be tried out: %s", strerror(error));
-        return TESS_E_SYSTEM;
-    }
-    for (char *c = v.reason; heard && *c; c++)
+static void take_verdict(tess__trial *t, verdict *v) {
+    for (char *c = v->reason; *c; c++)
         if (*c == '\n' || *c == '\r')
             *c = ' ';
-    if (heard)
-        snprintf(reason, TESS_REASON_BYTES, "%s", v.reason);
-    else if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
-        snprintf(reason, TESS_REASON_BYTES, "opening it ended with signal %d (%s): is the file damaged?",
+    t->status = v->status;
+    t->answer = v->answer;
+    memcpy(t->reason, v->reason, sizeof t->reason);
+}
+
+static void blame(tess__trial *t, int status) {
+    t->status = TESS_E_INVALID;
+    if (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL)
+        snprintf(t->reason, TESS_REASON_BYTES, "opening it ended with signal %d (%s): is the file damaged?",
                  WTERMSIG(status), strsignal(WTERMSIG(status)));
     else
-        snprintf(reason, TESS_REASON_BYTES, "opening it ended the process or took more than %d s: is the file damaged?",
-                 PATIENCE_MS / 1000);
-    return heard ? v.status : TESS_E_INVALID;
+        snprintf(t->reason, TESS_REASON_BYTES,
+                 "opening it ended the process or took more than %d s: is the file damaged?", PATIENCE_MS / 1000);
+}
+
+/* Tries from the first on until one ends the child; returns how many have a verdict, at least one. */
+static size_t try_some(tess__trial *list, size_t n, const tess_host *services, const tess__question *question) {
+    int fds[2];
+    size_t heard = 0;
+    pid_t pid = pipe2(fds, O_CLOEXEC) == 0 ? fork() : -2;
+    if (pid == 0)
+        try_all(list, n, services, question, fds[1]);
+    const int error = errno;
+    if (pid != -2)
+        close(fds[1]);
+    for (verdict v; pid > 0 && heard < n && read_verdict(fds[0], &v); heard++)
+        take_verdict(&list[heard], &v);
+    const int status = pid > 0 ? reap_child(pid) : 0;
+    if (pid != -2)
+        close(fds[0]);
+    if (pid > 0 && heard == 0)
+        blame(&list[heard++], status);
+    for (; pid < 0 && heard < n; heard++) {
+        list[heard].status = TESS_E_SYSTEM;
+        snprintf(list[heard].reason, TESS_REASON_BYTES, "cannot be tried out: %s", strerror(error));
+    }
+    return heard;
+}
+
+void tess__plugin_trials(tess__trial *list, size_t n, const tess_host *services, const tess__question *question) {
+    while (n > 0) {
+        const size_t done = try_some(list, n, services, question);
+        list += done;
+        n -= done;
+    }
+}
+
+tess_status tess__plugin_trial(uint32_t kind, const char *path, const tess_host *services,
+                               char reason[TESS_REASON_BYTES]) {
+    tess__trial t = { .kind = kind, .path = path };
+    tess__plugin_trials(&t, 1, services, NULL);
+    memcpy(reason, t.reason, sizeof t.reason);
+    return t.status;
 }

@@ -24,6 +24,7 @@
  *   PROCESSORS=132                multiprocessors of each device
  *   DRIVER_VERSION=13000          the CUDA version of the driver; images of a later one do not load
  *   CAPABILITY=90                 of the chip: images without code for it do not load
+ *   SHARED=232448                 bytes of shared memory that a block may have
  *   CUDNN_VERSION=91900 CUDNN_WORKSPACE=0  cuDNN's version, and bytes that each of its plans wants more
  *   NCCL_VERSION=22809            the version it says it has; functions that came later fail
  *   NCCL_DEATH=error|hang         what a collective does when a peer died: an asynchronous error, as over a network, or
@@ -174,6 +175,7 @@ typedef struct {
     size_t args_bytes;
     /* Runs the whole grid. Pointers in `args` have been turned into the host's. */
     void (*run)(const void *args, const unsigned grid[3], const unsigned block[3]);
+    unsigned shared_bytes; /* that a launch gives to a block */
 } double_kernel;
 /** Ends with a null name. */
 typedef const double_kernel *(*double_kernels_fn)(void);

@@ -53,6 +53,8 @@ CUresult double__stream_takes(double_stream *);
             return takes_;                                                                                             \
     } while (0)
 
+/** driver_device.c: what a launch may give a block at most. */
+int double__shared_bytes(void);
 /** driver_image.c: CUDA_SUCCESS, or what a driver of DRIVER_VERSION says of this image on a chip of CAPABILITY. */
 CUresult double__image_fits(const void *image);
 #endif

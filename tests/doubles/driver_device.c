@@ -150,6 +150,10 @@ DOUBLE_API CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
+int double__shared_bytes(void) {
+    return (int)double__number("SHARED", 232448);
+}
+
 DOUBLE_API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
     int capability = (int)double__number("CAPABILITY", 90);
     const struct {
@@ -161,7 +165,7 @@ DOUBLE_API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribut
         { CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024 },
         { CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048 },
         { CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 49152 },
-        { CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 232448 },
+        { CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, double__shared_bytes() },
         { CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, 2147483647 },
         { CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 65535 },
         { CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 65535 },

@@ -50,20 +50,54 @@ DOUBLE_API CUresult cuModuleUnload(CUmodule which) {
     return entered;
 }
 
+/* More shared memory than usual has to be allowed: of a function, in its context, from the time it was found. */
+enum { USUAL_SHARED = 48 << 10, ALLOWED = 16 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    const double_kernel *kernel;
+    int bytes[DOUBLE_DEVICES];
+} allowed[ALLOWED]; /* the kernels that want more */
+
+static int *allowed_to(const double_kernel *k) {
+    int i = 0;
+    while (i < ALLOWED - 1 && allowed[i].kernel && allowed[i].kernel != k)
+        i++;
+    allowed[i].kernel = k;
+    return &allowed[i].bytes[double__current_device()];
+}
+static void allow_shared(const double_kernel *k, int bytes) {
+    pthread_mutex_lock(&lock);
+    if (k->shared_bytes > USUAL_SHARED)
+        *allowed_to(k) = bytes;
+    pthread_mutex_unlock(&lock);
+}
+static int is_allowed(const double_kernel *k, unsigned bytes) {
+    pthread_mutex_lock(&lock);
+    int ok = bytes <= USUAL_SHARED || (k->shared_bytes > USUAL_SHARED && (int)bytes <= *allowed_to(k));
+    pthread_mutex_unlock(&lock);
+    return ok;
+}
+
 DOUBLE_API CUresult cuModuleGetFunction(CUfunction *out, CUmodule which, const char *name) {
     ENTER_CONTEXT("cuModuleGetFunction", CUDA_ERROR_NOT_FOUND);
     const double_kernel *k = (void *)which == &module ? double__kernel_named(name) : NULL;
     if (!k)
         return CUDA_ERROR_NOT_FOUND;
+    allow_shared(k, 0);
     *out = (CUfunction)(void *)(uintptr_t)k;
     return CUDA_SUCCESS;
 }
 
 DOUBLE_API CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute attribute, int value) {
     ENTER_CONTEXT("cuFuncSetAttribute", CUDA_ERROR_UNKNOWN);
-    (void)attribute;
-    (void)value;
-    return f ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    if (!f)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
+        return CUDA_SUCCESS;
+    if (value < 0 || value > double__shared_bytes())
+        return CUDA_ERROR_INVALID_VALUE;
+    allow_shared((const double_kernel *)(void *)f, value);
+    return CUDA_SUCCESS;
 }
 
 DOUBLE_API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction f) {
@@ -135,13 +169,16 @@ DOUBLE_API CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsig
     const double_kernel *k = (const double_kernel *)(void *)f;
     double_stream *s = double__stream_of(stream);
     struct launch l = { .kernel = k, .grid = { gx, gy, gz }, .block = { bx, by, bz } };
-    (void)shared;
     if (!k || !s)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (!gx || !gy || !gz || !bx || !by || !bz || gy > 65535 || gz > 65535 || (uint64_t)bx * by * bz > 1024 ||
-        !params || extra || k->args_bytes > sizeof l.args)
+    if (!is_allowed(k, shared) || !gx || !gy || !gz || !bx || !by || !bz || gy > 65535 || gz > 65535 ||
+        (uint64_t)bx * by * bz > 1024 || !params || extra || k->args_bytes > sizeof l.args)
         return CUDA_ERROR_INVALID_VALUE;
     TAKES(s);
+    if (shared < k->shared_bytes) { /* a block would write behind what it has */
+        double__spoil(double__current_device(), CUDA_ERROR_ILLEGAL_ADDRESS);
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
     double__fails(k->name); /* counts it */
     memcpy(l.args, params[0], k->args_bytes);
     if (strcmp(k->name, "tess_cuda_cast") == 0 && reaches_host(l.args, k->args_bytes))

@@ -30,6 +30,8 @@ static void increment(const void *args, const unsigned grid[3], const unsigned b
 }
 
 const double_kernel *double__own_kernels(void) {
-    static const double_kernel list[] = { { "double_increment", sizeof(struct increment), increment }, { 0 } };
+    static const double_kernel list[] = { { "double_increment", sizeof(struct increment), increment, 0 },
+                                          { "double_large", sizeof(struct increment), increment, 64 << 10 },
+                                          { 0 } };
     return list;
 }

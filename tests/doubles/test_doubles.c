@@ -318,6 +318,43 @@ static void test_doubles__kernel_runs_in_the_stream_over_its_grid(void **state) 
     close_device(0);
 }
 
+static CUresult launch_with(CUfunction f, CUstream s, struct increment *args, unsigned shared) {
+    void *params[] = { args };
+    return cuLaunchKernel(f, 1, 1, 1, 4, 1, 1, shared, s, params, NULL);
+}
+
+/* More than 48 KiB of shared memory only where it was allowed: in this context, since the function was found. */
+static void test_doubles__much_shared_memory_has_to_be_allowed(void **state) {
+    const CUfunction_attribute most = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    (void)state;
+    open_device(0);
+    CUstream s = stream();
+    CUdeviceptr at = memory(40);
+    struct increment args = { at, at, 10, 1 };
+    CUmodule module;
+    CUfunction f, other;
+    assert_int_equal(cuModuleLoadData(&module, image_for(90, 8)), CUDA_SUCCESS);
+    assert_int_equal(cuModuleGetFunction(&f, module, "double_large"), CUDA_SUCCESS);
+    assert_int_equal(cuModuleGetFunction(&other, module, "double_increment"), CUDA_SUCCESS);
+    assert_int_equal(launch_with(other, s, &args, 48 << 10), CUDA_SUCCESS);
+    assert_int_equal(launch_with(other, s, &args, (48 << 10) + 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(launch_with(f, s, &args, 64 << 10), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuFuncSetAttribute(f, most, 232449), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(cuFuncSetAttribute(f, most, 64 << 10), CUDA_SUCCESS);
+    assert_int_equal(launch_with(f, s, &args, (64 << 10) + 1), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(launch_with(f, s, &args, 64 << 10), CUDA_SUCCESS);
+    open_device(1);
+    assert_int_equal(launch_with(f, NULL, &args, 64 << 10), CUDA_ERROR_INVALID_VALUE);
+    close_device(1);
+    assert_int_equal(cuModuleGetFunction(&f, module, "double_large"), CUDA_SUCCESS);
+    assert_int_equal(launch_with(f, s, &args, 64 << 10), CUDA_ERROR_INVALID_VALUE);
+    assert_int_equal(launch_with(f, s, &args, 0), CUDA_ERROR_ILLEGAL_ADDRESS); /* it shares 64 KiB, given or not */
+    assert_int_equal(cuMemFree(at), CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(cuModuleUnload(module), CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_int_equal(cuStreamDestroy(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+    close_device(0);
+}
+
 static void test_doubles__failed_launch_spoils_the_context(void **state) {
     (void)state;
     setenv("TESSERA_DOUBLE_FAIL", "cuLaunchKernel:2", 1);
@@ -643,6 +680,7 @@ static const struct {
     { cmocka_unit_test(test_doubles__calls_need_a_context), 0, "" },
     { cmocka_unit_test(test_doubles__kernel_runs_in_the_stream_over_its_grid), 0, "" },
     { cmocka_unit_test(test_doubles__image_is_refused_as_by_the_driver), 0, "" },
+    { cmocka_unit_test(test_doubles__much_shared_memory_has_to_be_allowed), 0, "" },
     { cmocka_unit_test(test_doubles__failed_launch_spoils_the_context), 0, "" },
     { cmocka_unit_test(test_doubles__failed_work_shows_at_the_next_call), 0, "" },
     { cmocka_unit_test(test_doubles__named_call_fails_once), 0, "" },

@@ -2,7 +2,8 @@
 /* A program of three blocks whose declarations are its arguments: "options.accum=2", "block.saved_bytes=512",
  * "param.flags=1" (of the second block), "settings.low-copy=1", "engines=2". It runs one step and prints the peak of
  * all its engines, by domain, which must be the planned one. "list" prints the fields that are part of a plan; "stop=1"
- * ends at the first TESS_E_PLANNED. "load=DIR" and "save=DIR": of a checkpoint, before and after the step. */
+ * ends at the first TESS_E_PLANNED. "load=DIR" and "save=DIR": of a checkpoint, before and after the step. "leave=1"
+ * returns from main without tess_close. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@ static tess_block_options block = { .struct_size = sizeof block, .output_bytes =
 static const int64_t shape[2] = { ROWS, COLUMNS };
 static tess_param_options param = { .struct_size = sizeof param, .dtype = TESS_F32, .shape = shape, .ndim = 2 };
 static tess_setting settings[MOST_SETTINGS];
-static int engines = 1, stop;
+static int engines = 1, stop, leave;
 static const char *save, *load;
 
 static tess_status ok(tess_status status) {
@@ -70,7 +71,7 @@ static void take(char *word) {
     else if (strcmp(word, "save") == 0 || strcmp(word, "load") == 0)
         *(word[0] == 's' ? &save : &load) = value;
     else
-        *(strcmp(word, "stop") == 0 ? &stop : &engines) = atoi(value);
+        *(strcmp(word, "stop") == 0 ? &stop : strcmp(word, "leave") == 0 ? &leave : &engines) = atoi(value);
     options.settings = settings;
 }
 
@@ -175,7 +176,8 @@ int main(int argc, char **argv) {
             keep(t[i], save, 1);
             add_peaks(t[i], sum);
         }
-        tess_close(t[i]);
+        if (!leave)
+            tess_close(t[i]);
     }
     if (!planned && first)
         printf("%llu %llu\n", (unsigned long long)sum[1], (unsigned long long)sum[2]);

@@ -33,6 +33,9 @@ done
 has_line out 'comm +shm .*'
 expect 0 "$TESSERA" plugins list --json
 [ "$(grep -c '"usable":false' out)" = 3 ] || fail "$(cat out)"
+expect 0 env TESSERA_PLUGIN_PATH="$plugins:$PWD/broken" "$TESSERA" plugins list
+[ "$(grep -c 'not usable: opening it ended with signal .*: is the file damaged?' out)" = 3 ] &&
+  [ "$(grep -c 'not usable' out)" = 3 ] || fail "behind good ones: $(cat out)"
 expect 0 "$TESSERA" plugins info shm
 expect 3 "$TESSERA" plugins info damaged
 [ "$(grep -c 'opening it ended with signal' out)" = 3 ] || fail "$(cat out err)"

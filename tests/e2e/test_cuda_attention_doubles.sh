@@ -37,6 +37,24 @@ for kind in own five seven; do
 done
 [ "$(summary params_digest own.1.json)" = "$(summary params_digest five.1.json)" ] || fail "heads of 64 have other than five products"
 [ "$(summary params_digest seven.1.json)" != "$(summary params_digest five.1.json)" ] || fail "seven products are computed as five"
+
+# Heads of 128 likewise, whose blocks have eight warps and share more than 48 KiB; seven products on a GPU that has a byte too little.
+sed 's/"hidden_size": 128/"hidden_size": 256/; s/hidden_layers": 2/hidden_layers": 1/' wide.json >wider.json
+llama="${llama/wide.json/wider.json} --deterministic"
+for ranks in 1 2 4; do
+  TESSERA_DOUBLE_LOG=$PWD/kernels trains large.$ranks.json -n $ranks --batch 1 --accum $((4 / ranks))
+  grep -q "tess_ops_attend_five_128" kernels || fail "five products by another kernel: $(cat kernels)"
+  [ "$(summary params_digest large.$ranks.json)" = "$(summary params_digest large.1.json)" ] || fail "heads of 128: other bits on $ranks ranks"
+done
+trains seven.json --accum 4 --batch 1 --attention seven
+[ "$(summary params_digest seven.json)" != "$(summary params_digest large.1.json)" ] || fail "heads of 128 have seven products"
+TESSERA_DOUBLE_SHARED=80388 trains enough.json --accum 4 --batch 1
+[ "$(summary params_digest enough.json)" = "$(summary params_digest large.1.json)" ] || fail "80388 bytes are too few"
+for kind in own five; do
+  TESSERA_DOUBLE_SHARED=80387 trains little.json --accum 4 --batch 1 --attention $kind
+  [ "$(summary params_digest little.json)" = "$(summary params_digest seven.json)" ] || fail "$kind: a GPU with little shared memory has other than seven"
+  grep -q '"operators": *"[^"]*, 7 with heads above 96"' little.json || fail "$kind: what bits depend on: $(grep operators little.json)"
+done
 llama=$small
 
 export TESSERA_ATTENTION=cudnn

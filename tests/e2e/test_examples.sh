@@ -132,6 +132,18 @@ wait $run || fail "a lost rank ended the run: $(cat replaced.err)"
 "$TESSERA" ckpt diff unbroken replaced >diff.txt || fail "recovered, other parameters or moments: $(cat diff.txt)"
 echo "recovered: the same parameters and moments"
 
+# Rank 0 is lost and nobody takes its place: another is rank 0 of the smaller group, and prints from there on.
+rm -f pid.*
+TESSERA_MIRROR=10 timeout 120 "$TESSERA" run --ranks 1:4 --replacements 0 -- sh -c 'echo $$ >pid.$RANK; exec "$0" "$@"' "$sharded" $tiny \
+  --save smaller >smaller.txt 2>smaller.err &
+run=$!
+until grep -q 'step 20 ' smaller.txt || ! kill -0 $run; do sleep 0.01; done
+kill -9 "$(cat pid.0)" || fail "the run ended before rank 0 was killed"
+wait $run || fail "rank 0, lost, ended the run: $(cat smaller.err)"
+grep -q '2 of 4 ranks go on' smaller.err || fail "no smaller group: $(cat smaller.err)"
+[ "$(losses smaller.txt | cut -d ' ' -f 1 | sort -nu | wc -l)" = 2000 ] && tail -n 1 smaller.txt | grep -q '^\[[1-3]\] saved ' ||
+  fail "without rank 0 nobody prints: $(tail -n 2 smaller.txt)"
+
 # In deterministic mode from any number of ranks to any other: a step has 8 microbatches on all of them.
 on() { # on RANKS OPTION…
   TESSERA_DETERMINISTIC=1 TESSERA_ACCUM=$((8 / $1)) "$TESSERA" run -n "$1" -- "$sharded" --layers 1 --heads 2 --width 16 \

@@ -17,4 +17,22 @@ chmod +x starved
 expect 1 "$SOURCE/tests/gpu/kernels" --nvcc "$PWD/starved" --check "$page" --only plugins/comm-nccl/kernels.cu
 grep -q "^tess_nccl_reduce spills [0-9]* bytes$" err || fail "a kernel that spills is not told: $(cat err)"
 grep -q "cuda-kernels.md says something else" err || fail "an old page is not told: $(cat err)"
+# The planned peaks of docs/benchmarks/gpu.md, of GPT-2 with and without a bf16 copy.
+cat >gpt2.json <<'END'
+{"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+END
+planned() { # planned GPUS STRATEGY [OPTION]
+  expect 0 "$TESSERA" plan gpt2 --config gpt2.json --batch 8 --context 1024 --device cuda --precision bf16 -n "$1" \
+    --strategy "$2" ${3:+"$3"} --json --quiet
+  sed -n 's/.*"planned_peak_device_bytes": *\([0-9]*\).*/\1/p' out | tail -1
+}
+sed -n 's/^| \([0-9]*\), \([a-z_:0-9]*\) | \([0-9,]*\) | \([0-9,]*\) | [0-9] |.*/\1 \2 \3 \4/p' "$SOURCE/docs/benchmarks/gpu.md" >rows
+[ "$(wc -l <rows)" -ge 6 ] || fail "gpu.md has $(wc -l <rows) rows of planned peaks"
+while read -r gpus strategy plain copy; do
+  for want in "$plain" "$copy --low-copy"; do
+    got=$(planned "$gpus" "$strategy" ${want#"${want%% *}"})
+    [ "$got" = "$(echo "${want%% *}" | tr -d ,)" ] || fail "$gpus GPUs, $strategy: planned $got, gpu.md has $want"
+  done
+done <rows
+
 echo "no kernel spills, and the page is what the compiler says"

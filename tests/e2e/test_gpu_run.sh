@@ -145,6 +145,26 @@ printf '%s\n' '{"event":"summary","peak_device_bytes":5,"planned_peak_device_byt
 expect 1 env python= bash -c '. ./summarise.sh; summarise more.json'
 grep -q "measured 5, planned 6; 0 allocations in steps" out || fail "more than planned: $(cat out)"
 
+# A part that hangs is ended at its own limit with all that it began; the next one runs. Each result is in the table, and its log among
+# the logs, before the next part begins. Where the minutes are over, a part is named as left out.
+sed -n '/^part()/,/^note()/p' "$SOURCE/tests/gpu/run" >part.sh
+cat >parts.sh <<'SH'
+room=$PWD/room out=$PWD/parts logs=$PWD/room/logs doubles= only="*" minutes=1 began=$SECONDS
+mkdir -p "$logs" "$out"
+. ./part.sh
+part 1 hangs bash -c 'sleep 60 & echo $! >child; wait'
+cp "$out/table" before && tar -tzf "$out/logs.tgz" >logged
+part 5 next true
+began=$((SECONDS - 56))
+part 5 late true
+[ -e room/failed ]
+SH
+expect 0 bash parts.sh
+grep -Eq "^hangs +[1-9] s  FAILED: longer than 1 s$" before && grep -qx ./hangs.log logged || fail "a part that hangs: $(cat before logged)"
+gone "$(cat child)" || fail "what a part began goes on behind its limit"
+grep -Eq "^next +0 s  ok$" parts/table || fail "the part behind one that hangs: $(cat parts/table)"
+has_line parts/table "late: left out, the 1 minutes are over"
+
 OUT=$PWD/failing TESSERA_DOUBLE_FAIL=cublasCreate:1 expect 1 "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only mnist
 grep -Eq "^mnist .*FAILED.*cuBLAS does not start" out || fail "the failure is not told: $(cat out)"
 OUT=$PWD/found FINDS=racecheck expect 1 env PATH="$PWD/bin:$PATH" "$SOURCE/tests/gpu/run" --doubles "$BUILD" --only '[ri]*check-h*'

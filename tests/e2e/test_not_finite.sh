@@ -31,6 +31,15 @@ for domain in device host; do
   [ "$(summary peak_${domain}_bytes skip.json)" = "$(summary planned_peak_${domain}_bytes skip.json)" ] || fail "$domain bytes with --on-nan skip"
 done
 
+# A model that is read as NaN: the first loss of an evaluation is one line too, with nothing trained, and nothing is exported.
+expect 0 "$TESSERA" train gpt2 ${diverges#gpt } --on-nan warn --export nan
+for options in "-n 1" "-n 2"; do
+  expect 1 "$TESSERA" train gpt2 --model nan --context 16 --batch 2 --threads 1 --quiet --steps 0 $options --export of-nan
+  grep -q 'step 0: the validation loss of rank 0 is nan; ' err && [ ! -e of-nan ] || fail "evaluated NaN, $options: $(cat err)"
+  expect 0 "$TESSERA" train gpt2 --model nan --context 16 --batch 2 --threads 1 --quiet --steps 0 $options --on-nan warn
+  [ "$(grep -c 'step 0: the validation loss is nan; the run goes on' err)" = 1 ] || fail "evaluated NaN, $options: $(cat err)"
+done
+
 # Without NaN the bits are the same, whatever is asked for.
 for options in "-n 2" "-n 2 --clip 0" "-n 2 --offload cpu --clip 0 --precision bf16"; do
   expect 0 "$TESSERA" train $gpt --steps 4 $options --json=stop.json
@@ -39,6 +48,19 @@ for options in "-n 2" "-n 2 --clip 0" "-n 2 --offload cpu --clip 0 --precision b
     [ "$(summary params_digest stop.json)" = "$(summary params_digest other.json)" ] || fail "other bits: $options $guard"
     [ "$(summary peak_device_bytes other.json)" = "$(summary planned_peak_device_bytes other.json)" ] || fail "bytes: $options $guard"
   done
+done
+
+# A guard that bites: the first norm above the median of those before ends the run by name, or its step is left out.
+for options in "-n 1" "-n 2" "-n 1 --clip 0"; do
+  options+=" --schedule constant --warmup 0 --spike 1"
+  expect 1 "$TESSERA" train $gpt --steps 200 $options
+  at=$(sed -nE 's/.*error: step ([0-9]+): the gradient norm is [0-9.]+, more than 1 times [0-9.]+, the median of the steps before .*/\1/p' err)
+  [ "${at:-0}" -ge 17 ] || fail "no step is above the median, $options: $(cat err)"
+  expect 0 "$TESSERA" train $gpt --steps $at $options --on-nan skip --json=left.json
+  expect 0 "$TESSERA" train $gpt --steps $at $options --on-nan warn --json=gone.json
+  grep -q "warning: step $at: the gradient norm is .*, more than 1 times" err || fail "no warning, $options: $(cat err)"
+  [ "$(summary steps_skipped left.json)$(summary steps_skipped gone.json)" = 10 ] || fail "steps left out, $options: $(tail -n 1 left.json)"
+  [ "$(digest left.json)" != "$(digest gone.json)" ] || fail "a step that is left out has the same bits, $options"
 done
 
 # Ranks that differ.
@@ -58,5 +80,12 @@ expect 0 "$TESSERA" train $gpt --steps 2 --data a.txt --save first
 resume() { expect 0 "$TESSERA" train $gpt --steps 4 --data a.txt --resume first "$@"; }
 resume --seed 1
 ! grep -q 'other bits' err || fail "the same run: $(cat err)"
+<<<<<<< HEAD
 resume --lr 0.01 --weight-decay 0.5 --clip 2 --precision bf16 --data b.txt
 grep -q 'this run has lr=0.01 weight-decay=0.5 clip=2 precision=bf16 data=[0-9a-f]*, the one that saved had lr=0.002 weight-decay=0.1 clip=1 precision=fp32 data=[0-9a-f]*: other bits' err || fail "what differs: $(cat err)"
+resume --freeze 'h.*'
+grep -q 'this run has freeze=h.\*, the one that saved had freeze=none: other bits' err || fail "what is frozen: $(cat err)"
+=======
+resume --lr 0.01 --weight-decay 0.5 --clip 2 --precision bf16 --attention seven --data b.txt
+grep -q 'this run has lr=0.01 weight-decay=0.5 clip=2 precision=bf16 attention=seven data=[0-9a-f]*, the one that saved had lr=0.002 weight-decay=0.1 clip=1 precision=fp32 attention=own data=[0-9a-f]*: other bits' err || fail "what differs: $(cat err)"
+>>>>>>> eight

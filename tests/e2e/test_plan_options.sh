@@ -4,7 +4,8 @@
 # timeout: 120
 # processors: 2
 # Every field of the structs with which a program declares: `tessera plan -- PROGRAM` plans the bytes that its run on two
-# ranks takes, or refuses what the run refuses. A field without a case fails. Several engines are planned and summed.
+# ranks takes, or refuses what the run refuses. A field without a case fails, and a case without its field. Several
+# engines are planned and summed.
 . "$SOURCE/tests/e2e/lib.sh"
 probe=$BUILD/tests/e2e/declare_probe
 export TESSERA_LOG=error TESSERA_THREADS=1 TESSERA_COMM=shm
@@ -31,6 +32,17 @@ moves() {
   same "$@"
   [ "$peaks" != "${than:-$plain}" ] || fail "$*: nothing has changed, so that the case shows nothing"
 }
+# says KEY:VALUE WORD…: the same bytes, and the plan has this value.
+says() {
+  same "${@:2}"
+  tail -n 1 out | grep -q "\"${1%:*}\":${1#*:}," || fail "${*:2}: planned without $1: $(tail -n 1 out)"
+}
+# alone COMMAND…: without the environment's words, which win over the program's.
+alone() {
+  unset TESSERA_COMM TESSERA_THREADS TESSERA_LOG
+  "$@"
+  export TESSERA_LOG=error TESSERA_THREADS=1 TESSERA_COMM=shm
+}
 # more WORD OTHER…: it moves what the others take.
 more() {
   same "${@:2}"
@@ -40,13 +52,13 @@ more() {
 same
 plain=$peaks
 declare -A cases=(
-  [options.pointer_mem]="same options.pointer_mem=3"
-  [options.comm]="same options.comm=gloo"
+  [options.pointer_mem]="refused 3 options.pointer_mem=1024"
+  [options.comm]="alone refused 3 options.comm=nope"
   [options.offload]="moves options.offload=cpu"
   [options.precision]="moves options.precision=bf16 param.compute_dtypes=$((1 << 6 | 1 << 7))"
   [options.wrap]="moves options.wrap=none"
   [options.strategy]="moves options.strategy=none"
-  [options.device]="same options.device=cpu"
+  [options.device]="refused 3 options.device=nope"
   [options.optimizer]="moves options.optimizer=sgd"
   [options.momentum]="moves options.optimizer=sgd options.momentum=0.5"
   [options.accum]="moves options.accum=2"
@@ -58,14 +70,14 @@ declare -A cases=(
   [options.activations]="moves options.activations=recompute"
   [options.sync]="moves options.sync=end options.accum=2"
   [options.prefetch]="moves options.prefetch=0"
-  [options.log]="same options.log=error"
-  [options.threads]="same options.threads=2"
+  [options.log]="alone refused 3 options.log=nope"
+  [options.threads]="alone says threads:3 options.threads=3"
   [options.deterministic]="moves options.deterministic=1 options.sync=end options.accum=2"
   [options.strict]="same options.strict=1"
   [options.checkpoint]="moves options.checkpoint=1"
   [options.recover]="moves options.recover=1 options.mirror=2"
   [options.audit]="more options.audit=1/1 block.flags=8"
-  [options.on_audit]="same options.on_audit=recover"
+  [options.on_audit]="refused 3 options.on_audit=nope"
   [options.common_bytes]="more options.common_bytes=4096 options.recover=1 options.mirror=2"
   [options.microbatches]="moves options.microbatches=8"
   [options.mirror]="moves options.recover=1 options.mirror=2"
@@ -78,20 +90,22 @@ declare -A cases=(
   [block.remake_scratch_bytes]="moves block.remake_scratch_bytes=4096 options.activations=recompute"
   [block.selective_saved_bytes]="moves block.selective_saved_bytes=512 options.activations=selective"
   [block.selective_scratch_bytes]="moves block.selective_saved_bytes=512 block.selective_scratch_bytes=90000 options.activations=selective"
-  [block.forward_work]="same block.forward_work=7.5 options.activations=auto:250000"
-  [block.selective_work]="same block.selective_work=7.5 options.activations=auto:250000"
+  [block.forward_work]="more block.forward_work=0.001 options.activations=auto:250000"
+  [block.selective_work]="more block.selective_work=1e9 options.activations=auto:200000 block.selective_saved_bytes=512"
   [block.also]="moves block.also=d"
   [param.dtype]="more param.dtype=8 param.flags=1"
   [param.flags]="moves param.flags=1"
   [param.compute_dtypes]="refused 3 options.precision=bf16 param.compute_dtypes=$((1 << 7))"
   [param.name]="same"
   [param.ndim]="moves param.ndim=1"
-  [param.optimizer_group]="same param.optimizer_group=1"
+  [param.optimizer_group]="refused 3 param.optimizer_group=-1"
 )
 for name in $("$probe" list); do
   [ -n "${cases[$name]:-}" ] || fail "$name has no case here"
   ${cases[$name]}
+  unset "cases[$name]"
 done
+[ ${#cases[@]} = 0 ] || fail "no part of a plan any more: ${!cases[*]}"
 
 # Settings, and which of the program's and the environment's wins.
 moves settings.wrap=none

@@ -36,8 +36,12 @@ wrong=$(silent README.md $gpu docs/nvidia.md docs/your-own-cuda-trainer.md plugi
 [ -z "$wrong" ] || fail "promises GPUs and does not say what one has run and what none has: $wrong"
 sed 's/on stand-ins only/well/' README.md >"$OLDPWD/planted.md"
 [ -n "$(silent "$OLDPWD/planted.md")" ] || fail "a page that promises NCCL between GPUs was not found"
-for name in "several GPUs" "NCCL between GPUs" "windows of more than one rank" lion "stochastic rounding of .wire8." "Kernels for sm_80"; do
+for name in "several GPUs" "NCCL between GPUs" "windows of more than one rank" lion "stochastic rounding of .wire8." "Kernels for sm_80" \
+  "five products" "the head's present form" "products in fp8" "copy engines" "attention by cuDNN"; do
   sed -n '/^Not run on any GPU:$/,/^## /p' $gpu | grep -q "$name" || fail "$gpu does not say that no GPU has run: $name"
+done
+for page in README.md docs/nvidia.md; do # whose figures are older than these
+  tr '\n' ' ' <$page | grep -q "The head, attention's backward and products in fp8 are newer" || fail "$page does not say what is newer than its figures"
 done
 grep -q '^| device |.*one GPU has run this, several have not' README.md || fail "README.md: the row of devices does not say what has run"
 ! grep -n 'No GPU has run this yet' README.md CHANGELOG.md docs/*.md docs/benchmarks/*.md plugins/*/README.md || fail "a GPU has run it"

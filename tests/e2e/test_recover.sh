@@ -10,7 +10,7 @@
 set -eu
 . "$SOURCE/tests/e2e/lib.sh"
 gpt="gpt $(brief_text) --layers 2 --heads 4 --width 64 --context 64 --batch 2 --threads 1 --quiet --deterministic"
-long="--steps 120" short="--steps 60" kills=${KILLS:-2}
+twice="--steps 240" long="--steps 120" short="--steps 60" kills=${KILLS:-2} # twice: for a second death, on a busy machine too
 field() { grep '"event":"summary"' "$1" | tail -n 1 | sed -E "s/.*\"$2\":([^,}]*).*/\\1/"; }
 steps() { local n; n=$(grep -c '"event":"step"' run.json 2>/dev/null) || n=${n:-0}; echo "$n"; }
 steps_after() { [ "$(steps)" -gt "$1" ]; }
@@ -21,39 +21,40 @@ process_of() {
   mine=$(grep -lzsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" /proc/[0-9]*/environ) || [ -n "$mine" ] || return 1
   grep -lzsx "RANK=$1" $mine | sed -E 's,/proc/([0-9]+)/environ,\1,' | sort -n | tail -n 1 | grep .
 }
-# hit SIGNAL RANK…: all at one moment.
-hit() {
+found() { process_of "$1" >process || gone $pid; }
+# find RANK…: their processes, in $victims. Many steps go by meanwhile.
+find_ranks() {
   local r
   victims=()
-  for r in "${@:2}"; do
-    within 100 process_of "$r" >process || fail "rank $r does not run: $(cat err)"
+  for r; do
+    within 100 found "$r" && [ -s process ] || fail "$case: rank $r does not run: $(cat err)"
     victims+=("$(cat process)")
   done
-  at=$(steps) # after the search, in which many go by
-  kill -"$1" "${victims[@]}"
 }
-start() { # COMMAND…
+strike() { at=$(steps) && kill -"$1" "${victims[@]}"; } # SIGNAL: all of them at one moment
+hit() { find_ranks "${@:2}" && strike "$1"; } # SIGNAL RANK…
+launch() { # COMMAND…
   rm -f run.json
   "$@" --json=run.json >out 2>err & pid=$!
+}
+start() { # COMMAND…
+  launch "$@"
   within 300 steps_after 7 || fail "no step of: $* $(cat err)"
 }
 # killed "RANKS…" COMMAND…: ranks with a comma die at one moment, the others one after another. Between deaths there are steps
-# of two images, because a second death before the next image may take the only copy with it. A run that has reached its end
-# before the last death, as on a busy machine, shows nothing and begins again, twice at the most.
+# of two images, because a second death before the next image may take the only copy with it.
 killed() {
-  local each tries
-  for tries in 1 2 3; do
-    start "${@:2}"
-    for each in $1; do
-      ! over || continue 2
-      hit KILL ${each//,/ }
-      within 300 goes_on $((at + 12)) || fail "no step after the death of rank $each: $(cat err)"
-    done
-    break
+  local each
+  launch "${@:2}"
+  at=-5
+  for each in $1; do
+    find_ranks ${each//,/ } # ahead of time, since a run may be short
+    within 300 goes_on $((at + 12)) || fail "$case: no step after $at: $(cat err)"
+    strike KILL
+    within 300 goes_on $((at + 2)) || fail "$case: no step after the death of rank $each: $(cat err)"
   done
   ends $pid 600
 }
-over() { gone $pid && grep -q '"event":"summary"' run.json; }
 whole() { # OPTION…: the undisturbed run, once; $want
   local name="whole $*"
   [ -e "$name" ] || expect 0 "$TESSERA" train $gpt "$@" --comm shm --json="$name"
@@ -171,15 +172,16 @@ stopped_alone() { # without images the others name it and end
 
 # smaller LEFT "RANKS…" RANKS OPTION…
 smaller() {
-  local left=$1 ranks=$2 n=$3
+  local left=$1 ranks=$2 n=$3 steps=$short
   shift 3
-  whole -n $n $short "$@"
-  killed "$ranks" env TESSERA_MIRROR=5 "$TESSERA" run --ranks "1:$n" --replacements 0 -- "$TESSERA" train $gpt $short "$@"
+  [[ $ranks != *' '* ]] || steps=$twice
+  whole -n $n $steps "$@"
+  killed "$ranks" env TESSERA_MIRROR=5 "$TESSERA" run --ranks "1:$n" --replacements 0 -- "$TESSERA" train $gpt $steps "$@"
   recovered "$left" "$(wc -w <<<"$ranks")"
 }
 replaced_once() { # as long as --replacements lasts
-  whole -n 4 $short
-  killed "1 1" env TESSERA_MIRROR=5 "$TESSERA" run --ranks 2:4 --replacements 1 -- "$TESSERA" train $gpt $short
+  whole -n 4 $twice
+  killed "1 1" env TESSERA_MIRROR=5 "$TESSERA" run --ranks 2:4 --replacements 1 -- "$TESSERA" train $gpt $twice
   recovered 2 2
   ended 0 'another process takes its place (recovery 1)' 'nobody takes its place: 2 of 4 ranks go on (recovery 2)'
 }

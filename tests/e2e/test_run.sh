@@ -42,7 +42,7 @@ if [ "$minute" -ge 1 ]; then
   kill $hog
   wait $rank $hog 2>/dev/null
 else
-  echo "the machine is idle: a single rank on a busy one is not shown"
+  echo "the machine is idle: a single rank on a busy one is left to unit/tools/test_spinning"
 fi
 
 # Output: whole lines, both streams, a last line without its end, nothing added without a prefix.

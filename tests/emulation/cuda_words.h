@@ -14,6 +14,7 @@
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__ static __attribute__((section("emulated_shared")))
+#define GIVEN_SHARED(type, name) __shared__ __align__(16) type name
 #define __syncthreads() emulated_barrier()
 #define __syncwarp() emulated_warp_barrier()
 

@@ -1,32 +1,48 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A set of cells in which every triple of values occurs: Cohen, Dalal, Fredman and Patton's way (The AETG System,
  * 1997). A triple that is in no cell yet is the seed of some candidates; each takes the other axes in random order and
- * on each the value that completes most new triples; the best candidate is the next cell. */
+ * on each the value that completes most new triples; the best candidate is the next cell. At the end values that no
+ * triple needs become others that cost less. */
 #include "axes.h"
 
 #include <stdint.h>
 #include <string.h>
 
-enum { CANDIDATES = 24, ATTEMPTS = 400 };
+enum { CANDIDATES = 24, ATTEMPTS = 400, VARIATIONS = 200000 };
 
-static uint8_t covered[N_AXES][N_AXES][N_AXES][MAX_VALUES][MAX_VALUES][MAX_VALUES];
+static uint16_t covered[N_AXES][N_AXES][N_AXES][MAX_VALUES][MAX_VALUES][MAX_VALUES]; /* cells that have the triple */
 
-static uint8_t *seen(const cell *c, int i, int j, int k) {
+static uint16_t *seen(const cell *c, int i, int j, int k) {
     return &covered[i][j][k][c->v[i]][c->v[j]][c->v[k]];
 }
 
-/* How many triples of axis a with two axes that are set are new; marks them when asked to. */
-static int new_with(const cell *c, int a, int mark) {
+/* The triple of axis a with two others, i before j; NULL where one of them is not set, or is a. */
+static uint16_t *with(const cell *c, int a, int i, int j) {
+    if (i == a || j == a || c->v[i] == UNSET || c->v[j] == UNSET)
+        return NULL;
+    return a < i ? seen(c, a, i, j) : a < j ? seen(c, i, a, j) : seen(c, i, j, a);
+}
+
+/* How many triples of axis a with two axes that are set are new. */
+static int new_with(const cell *c, int a) {
     int n = 0;
     for (int i = 0; i < N_AXES; i++)
         for (int j = i + 1; j < N_AXES; j++) {
-            if (i == a || j == a || c->v[i] == UNSET || c->v[j] == UNSET)
-                continue;
-            uint8_t *s = a < i ? seen(c, a, i, j) : a < j ? seen(c, i, a, j) : seen(c, i, j, a);
-            n += !*s;
-            *s |= (uint8_t)mark;
+            const uint16_t *cells = with(c, a, i, j);
+            n += cells && !*cells;
         }
     return n;
+}
+
+/* Whether a triple of axis a is in no other cell. */
+static int needed_on(const cell *c, int a) {
+    for (int i = 0; i < N_AXES; i++)
+        for (int j = i + 1; j < N_AXES; j++) {
+            const uint16_t *cells = with(c, a, i, j);
+            if (cells && *cells == 1)
+                return 1;
+        }
+    return 0;
 }
 
 static uint32_t random_below(uint32_t *state, uint32_t n) {
@@ -48,7 +64,7 @@ static int choose_value(cell *c, int a, uint32_t *state) {
     int most = -1, best = UNSET, n = axes[a].n, from = (int)random_below(state, (uint32_t)n);
     for (int i = 0; i < n; i++) {
         c->v[a] = (unsigned char)((from + i) % n);
-        int fresh = cell_exists(c) ? new_with(c, a, 0) : -1;
+        int fresh = cell_exists(c) ? new_with(c, a) : -1;
         if (fresh > most)
             most = fresh, best = c->v[a];
     }
@@ -86,11 +102,11 @@ static int grow(const cell *seed, uint32_t *state, cell *out) {
     return most >= 0;
 }
 
-static void mark(const cell *c) {
+static void mark(const cell *c, int more) {
     for (int i = 0; i < N_AXES; i++)
         for (int j = i + 1; j < N_AXES; j++)
             for (int k = j + 1; k < N_AXES; k++)
-                *seen(c, i, j, k) = 1;
+                *seen(c, i, j, k) = (uint16_t)(*seen(c, i, j, k) + more);
 }
 
 /* Cells for the values of three axes. */
@@ -105,7 +121,7 @@ static size_t cover(int i, int j, int k, uint32_t *state, cell *out) {
         seed.v[k] = (unsigned char)(x / axes[i].n / axes[j].n);
         if (*seen(&seed, i, j, k) || !grow(&seed, state, &out[n]))
             continue;
-        mark(&out[n++]);
+        mark(&out[n++], 1);
     }
     return n;
 }
@@ -118,6 +134,45 @@ static void by_size(int *order) {
             order[at] = order[at - 1];
         order[at] = i;
     }
+}
+
+/* ---- the same for less ---- */
+
+/* Roughly the time of a processor that it takes: messages between all ranks are dear, by TCP most. */
+static int price(const cell *c) {
+    int w = cell_ranks(c);
+    return w * (20 + (w - 1) * (cell_is(c, COMM, "gloo") ? 6 : 1) * (2 + cell_accum(c)) / 2);
+}
+
+/* Tries another value on one axis, which is kept where every triple stays in some cell, and the price does not rise. */
+static void vary(cell *c, uint32_t *state) {
+    int a = (int)random_below(state, N_AXES);
+    cell other = *c;
+    other.v[a] = (unsigned char)random_below(state, (uint32_t)axes[a].n);
+    if (other.v[a] == c->v[a] || price(&other) > price(c) || needed_on(c, a) || !cell_exists(&other))
+        return;
+    mark(c, -1);
+    mark(&other, 1);
+    *c = other;
+}
+
+static int is_needed(const cell *c) {
+    for (int a = 0; a < N_AXES; a++)
+        if (needed_on(c, a))
+            return 1;
+    return 0;
+}
+
+static size_t cheaper(cell *cells, size_t n, uint32_t *state) {
+    size_t kept = 0;
+    for (int i = 0; i < VARIATIONS; i++)
+        vary(&cells[random_below(state, (uint32_t)n)], state);
+    for (size_t i = 0; i < n; i++)
+        if (is_needed(&cells[i]))
+            cells[kept++] = cells[i];
+        else
+            mark(&cells[i], -1);
+    return kept;
 }
 
 size_t cells_covering(uint32_t seed, cell *out) {
@@ -139,5 +194,5 @@ size_t cells_covering(uint32_t seed, cell *out) {
                         }
                 n += cover(a[0], a[1], a[2], &state, out + n);
             }
-    return n;
+    return cheaper(out, n, &state);
 }

@@ -3,8 +3,8 @@
  * ":whole" it offers no all_to_all_v, as plugins did before there was one (tests/e2e/test_muon.sh). */
 #include <stdio.h>
 #include <string.h>
-#include <tessera/plugin.h>
-#include <tessera/plugin_helpers.h>
+
+#include "over_shm.h"
 
 TESS_DESCRIPTOR(1u << TESS_KIND_COMM, "counted", "1.0", "BSD-3-Clause", "");
 
@@ -50,16 +50,12 @@ static void say(void *ctx) {
 }
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {
-    const void *shm = NULL;
-    void *handle = NULL;
     if (kind != TESS_KIND_COMM)
         return tess_plugin_fail(error, TESS_E_UNSUPPORTED, "counted offers comm only");
     whole = strcmp(host->args, "whole") == 0;
-    tess_status s = host->plugin_open(host->host, TESS_KIND_COMM, "shm", &shm, ctx, &handle, error);
+    const tess_status s = open_shm(host, &under, ctx, error);
     if (s < 0)
         return s;
-    uint32_t bytes = ((const tess_comm_ops *)shm)->struct_size;
-    memcpy(&under, shm, bytes < sizeof under ? bytes : sizeof under);
     table = under;
     table.close = say;
     table.query = query;

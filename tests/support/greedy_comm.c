@@ -5,19 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <tessera/plugin.h>
-#include <tessera/plugin_helpers.h>
 
-__attribute__((section(".tessera.plugin"), used)) const tess_plugin_note tess_plugin_note_v1 = {
-    .magic = "TESSPLG",
-    .struct_size = sizeof(tess_plugin_note),
-    .abi_major = TESS_ABI_MAJOR,
-    .abi_minor = TESS_ABI_MINOR,
-    .kinds = 1u << TESS_KIND_COMM,
-    .name = "greedy",
-    .version = "1.0",
-    .license = "BSD-3-Clause",
-};
+#include "over_shm.h"
+
+TESS_DESCRIPTOR(1u << TESS_KIND_COMM, "greedy", "1.0", "BSD-3-Clause", "");
 
 static tess_comm_ops table;
 static tess_status (*inner_init)(void *, const tess_comm_config *, tess_comm **, tess_error *);
@@ -43,14 +34,10 @@ static tess_status greedy_init(void *ctx, const tess_comm_config *config, tess_c
 }
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {
-    const void *under = NULL;
-    void *handle = NULL;
     (void)kind;
-    tess_status s = host->plugin_open(host->host, TESS_KIND_COMM, "shm", &under, ctx, &handle, error);
+    const tess_status s = open_shm(host, &table, ctx, error);
     if (s < 0)
         return s;
-    uint32_t bytes = ((const tess_comm_ops *)under)->struct_size;
-    memcpy(&table, under, bytes < sizeof table ? bytes : sizeof table);
     inner_init = table.init;
     if (strncmp(host->args, "open:", 5) == 0 && is_mine(host->args + 5))
         take();

@@ -4,20 +4,10 @@
  * says how many did; and ends the process when memory goes while it is registered (tests/e2e/test_slots.sh). */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <tessera/plugin.h>
-#include <tessera/plugin_helpers.h>
 
-__attribute__((section(".tessera.plugin"), used)) const tess_plugin_note tess_plugin_note_v1 = {
-    .magic = "TESSPLG",
-    .struct_size = sizeof(tess_plugin_note),
-    .abi_major = TESS_ABI_MAJOR,
-    .abi_minor = TESS_ABI_MINOR,
-    .kinds = 1u << TESS_KIND_COMM,
-    .name = "registering",
-    .version = "1.0",
-    .license = "BSD-3-Clause",
-};
+#include "over_shm.h"
+
+TESS_DESCRIPTOR(1u << TESS_KIND_COMM, "registering", "1.0", "BSD-3-Clause", "");
 
 typedef struct {
     tess_comm *comm; /* null: not in use */
@@ -94,14 +84,10 @@ static void say(void *ctx) {
 }
 
 tess_status tess_plugin_open_v1(const tess_host *host, uint32_t kind, const void **out, void **ctx, tess_error *error) {
-    const void *shm = NULL;
-    void *handle = NULL;
     (void)kind;
-    tess_status s = host->plugin_open(host->host, TESS_KIND_COMM, "shm", &shm, ctx, &handle, error);
+    const tess_status s = open_shm(host, &under, ctx, error);
     if (s < 0)
         return s;
-    uint32_t bytes = ((const tess_comm_ops *)shm)->struct_size;
-    memcpy(&under, shm, bytes < sizeof under ? bytes : sizeof under);
     table = under;
     table.close = say;
     table.destroy = destroy;

@@ -3,12 +3,12 @@
 # Python's PyTorch: tests/torch/test_torch, and examples/torch/decoder/plain as decoder_plain. Its random numbers are then the same.
 # Examples say at their end how much they held.
 torch_build() {
-  local python=$1 torch abi source name flags link standard=c++17
+  local python=$1 torch abi standard source name flags link
   shift
   torch=$("$python" -c 'import torch; print(torch.__path__[0])') || return
   abi=$("$python" -c 'import torch; print(int(torch.compiled_with_cxx11_abi()))') # older releases differ in what a string is
-  ! grep -qs 'error C++20' "$torch/include/torch/csrc/api/include/torch/all.h" || standard=c++20 # newer releases demand it
-  flags=(-std=$standard "-O${TORCH_BUILD_O:-1}" -D_GLIBCXX_USE_CXX11_ABI="$abi" -I"$SOURCE/core/include" -isystem "$torch/include"
+  standard=$(sed -n 's/^#error C++\(2[0-9]\) or later.*/\1/p' "$torch/include/torch/csrc/api/include/torch/all.h") # it says what it needs
+  flags=("-std=c++${standard:-17}" "-O${TORCH_BUILD_O:-1}" -D_GLIBCXX_USE_CXX11_ABI="$abi" -I"$SOURCE/core/include" -isystem "$torch/include"
     -isystem "$torch/include/torch/csrc/api/include")
   link=(-L"$BUILD" -ltessera -L"$torch/lib" -Wl,--no-as-needed -ltorch -ltorch_cpu -lc10 "-Wl,-rpath,$BUILD:$torch/lib")
   for source; do

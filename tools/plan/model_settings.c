@@ -345,7 +345,7 @@ static void read_texts(train_settings *s) {
 static tess_status read_attention(train_settings *s) {
     const char *attention = "own";
     TRY(tool_option_choice("attention", &attention));
-    s->cudnn_attention = strcmp(attention, "cudnn") == 0;
+    s->attention = attention, s->cudnn_attention = strcmp(attention, "cudnn") == 0;
     s->attention_products = strcmp(attention, "five") == 0 ? 5 : strcmp(attention, "seven") == 0 ? 7 : 0;
     return TESS_OK;
 }

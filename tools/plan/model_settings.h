@@ -14,6 +14,7 @@ typedef struct { /* options, else the model's defaults */
     int64_t batch, accum, threads; /* threads 0: not set */
     int sync_each, quiet, deterministic, half_units, cudnn_attention;
     int attention_products;       /* of our kernels' backward: 5, 7, or 0: the shape decides */
+    const char *attention;        /* the option itself */
     int steps_apart;              /* 1: a pass may run without its optimizer step */
     uint64_t seed, steps, epochs; /* one of steps and epochs is 0 */
     const char *optimizer;

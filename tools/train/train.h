@@ -166,7 +166,9 @@ tess_status train_plan(const train_settings *, int32_t ranks);
 /** [C] Returns the same status on every rank: that of the lowest rank that failed, if any. Only that rank has a
  * message. */
 tess_status train_agree(train_run *, tess_status mine);
-/** [C] Evaluates all batches once. */
+/** [C] What --on-nan says of a loss that is not finite: of this rank, and the mean of all. `what` names it. */
+tess_status train_judge_loss(train_run *, const char *what, uint64_t step, double own, double mean);
+/** [C] Evaluates all batches once, and judges the loss. */
 tess_status train_evaluate(train_run *, double *loss, double *accuracy);
 
 /* ---- train_step.c --------------------------------------------------------------------------------- */
@@ -215,6 +217,9 @@ void train_optimizer_words(const char *selection, char out[TRAIN_OPTIMIZER_BYTES
 /* ---- train_identity.c ----------------------------------------------------------------------------- */
 void train_identity_make(train_run *);         /* call it when the data is open */
 tess_status train_identity_agree(train_run *); /* [C] fails with a line that names both sides if ranks differ */
+enum { TRAIN_IDENTITY_BYTES = 520 };
+/** What a checkpoint keeps of it, and what is frozen, which a ledger's digests tell by themselves. */
+void train_identity_saved(const train_run *, char out[TRAIN_IDENTITY_BYTES]);
 /** Prints in one line the differences from the run that saved `saved`. */
 void train_identity_compare(const train_run *, const char *saved);
 

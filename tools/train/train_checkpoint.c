@@ -25,9 +25,10 @@ typedef struct {
 /* Adds config.json for `ckpt export` if it fits. */
 static void identify(const train_run *r, run_identity *out) {
     memset(out, 0, sizeof *out);
-    char best[TRAIN_BEST_BYTES];
+    char identity[TRAIN_IDENTITY_BYTES], best[TRAIN_BEST_BYTES];
+    train_identity_saved(r, identity);
     train_best_words(r, best);
-    size_t used = (size_t)snprintf(out->text, sizeof out->text, "%s%s", r->identity, best);
+    size_t used = (size_t)snprintf(out->text, sizeof out->text, "%s%s", identity, best);
     if (r->hf_config && strlen(r->hf_config) + used + sizeof " config=" <= sizeof out->text)
         snprintf(out->text + used, sizeof out->text - used, " config=%s", r->hf_config);
 }

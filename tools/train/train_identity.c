@@ -65,15 +65,15 @@ static const char *given(double value, char out[24]) {
     return value < 0 ? "auto" : out;
 }
 
-/* Gives a word for --groups: its text without blanks, or a hash of one that is long. */
-static void groups_word(const char *text, char out[GROUPS]) {
+/* Gives a word for a list of patterns: its text without blanks, or a hash of one that is long. */
+static void list_word(const char *text, char *out, size_t bytes) {
     size_t n = 0;
-    for (const char *p = text ? text : "none"; *p && n < GROUPS - 1; p++)
+    for (const char *p = text ? text : "none"; *p && n < bytes - 1; p++)
         if (*p != ' ')
             out[n++] = *p;
     out[n] = 0;
-    if (n == GROUPS - 1)
-        snprintf(out, GROUPS, "%016" PRIx64,
+    if (n == bytes - 1)
+        snprintf(out, bytes, "%016" PRIx64,
                  train_hash_on(14695981039346656037u, (const unsigned char *)text, strlen(text)));
 }
 
@@ -84,17 +84,17 @@ void train_identity_make(train_run *r) {
     if (tess_info_get(r->t, &info) != TESS_OK)
         info.precision = "";
     r->held_out = held_out_hash(r);
-    groups_word(s->groups_text, groups);
+    list_word(s->groups_text, groups, sizeof groups);
     train_optimizer_words(s->optimizer, optimizer);
     snprintf(r->identity, sizeof r->identity,
              "model=%s seed=%" PRIu64 " batch=%" PRId64 " microbatches=%" PRId64 " steps=%" PRIu64
              " deterministic=%d lr=%.9g momentum=%.9g weight-decay=%.9g beta1=%.9g beta2=%.9g eps=%.9g "
              "clip=%.9g precision=%s schedule=%s warmup=%s "
-             "min-lr=%s head-rows=%s groups=%s data=%016" PRIx64 "%s%s %s",
+             "min-lr=%s head-rows=%s attention=%s groups=%s data=%016" PRIx64 "%s%s %s",
              s->model, s->seed, s->batch, (int64_t)r->ranks * s->accum, r->task.steps, s->deterministic, s->lr,
              s->momentum, s->weight_decay, s->beta1, s->beta2, s->eps, s->clip, info.precision, s->schedule,
              given(s->warmup, warmup), given(s->min_lr, least), given(s->head_rows ? (double)s->head_rows : -1, rows),
-             groups, data_hash(r), s->lora ? " lora=" : "", s->lora ? s->lora : "", optimizer);
+             s->attention, groups, data_hash(r), s->lora ? " lora=" : "", s->lora ? s->lora : "", optimizer);
 }
 
 /* Finds the word of that key and returns its length, or 0. */
@@ -108,9 +108,10 @@ static size_t word_of(const char *words, const char *key, size_t key_bytes, cons
 }
 
 /* Lists the words that both have with different values, and returns their number. Keys in `but` may differ. */
-static int differing(const char *mine, const char *theirs, const char *but, char *in_mine, char *in_theirs) {
+static int differing(const char *mine, const char *theirs, const char *but, size_t room, char *in_mine,
+                     char *in_theirs) {
     int n = 0;
-    size_t room_mine = WORDS, room_theirs = WORDS;
+    size_t room_mine = room, room_theirs = room;
     for (const char *at = mine, *other, *ignored; *at; at += strcspn(at, " "), at += *at == ' ') {
         size_t bytes = strcspn(at, " "), other_bytes = word_of(theirs, at, strcspn(at, "=") + 1, &other);
         if (!other_bytes || (other_bytes == bytes && memcmp(at, other, bytes) == 0) ||
@@ -142,15 +143,22 @@ tess_status train_identity_agree(train_run *r) {
         return TESS_OK;
     TRY(hear_first(r, first));
     tess_status status = TESS_OK;
-    if (differing(r->identity, first, "", mine, theirs))
+    if (differing(r->identity, first, "", sizeof mine, mine, theirs))
         status = tess_fail(TESS_E_INVALID, "the ranks differ: rank 0 has %s, rank %d has %s", theirs, r->rank, mine);
     return train_agree(r, status);
 }
 
+void train_identity_saved(const train_run *r, char out[TRAIN_IDENTITY_BYTES]) {
+    char frozen[TRAIN_IDENTITY_BYTES - sizeof r->identity - sizeof " freeze="];
+    list_word(r->s.freeze, frozen, sizeof frozen);
+    snprintf(out, TRAIN_IDENTITY_BYTES, "%s freeze=%s", r->identity, frozen);
+}
+
 void train_identity_compare(const train_run *r, const char *saved) {
-    char mine[WORDS], was[WORDS];
+    char now[TRAIN_IDENTITY_BYTES], mine[TRAIN_IDENTITY_BYTES], was[TRAIN_IDENTITY_BYTES];
+    train_identity_saved(r, now);
     /* Loading itself reports a changed number of microbatches. */
-    if (r->rank == 0 && differing(r->identity, saved, "steps= microbatches=", mine, was))
+    if (r->rank == 0 && differing(now, saved, "steps= microbatches=", sizeof mine, mine, was))
         tool_say(SAY_WARNING, "--resume: this run has %s, the one that saved had %s: other bits from here on", mine,
                  was);
 }

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Runs one step. If the host runs ahead of the device, a step's loss arrives during the next step, and the mean over
  * ranks during the one after. Neither makes anybody wait. */
-#include <math.h>
 #include <signal.h>
-#include <string.h>
 
 #include "tools/support/say.h"
 #include "tools/support/alloc_count.h"
@@ -33,26 +31,6 @@ static void *to_share(const train_run *r, train_step_record *of) {
     return of->shared;
 }
 
-/* All ranks have the same mean, so they judge alike. Under skip the engine omitted the step if its gradient was not
- * finite either. */
-static tess_status judge_loss(train_run *r, const train_step_record *of) {
-    if (isfinite(of->shared[0]) || (r->said_not_finite && strcmp(r->s.on_nan, "stop") != 0))
-        return TESS_OK;
-    r->said_not_finite = 1;
-    if (strcmp(r->s.on_nan, "stop") != 0 && r->rank == 0)
-        tool_say(SAY_WARNING, "step %llu: the loss is %g; the run goes on, and this is said once (--on-nan %s)",
-                 (unsigned long long)of->step, isnan(of->shared[0]) ? (double)NAN : of->shared[0], r->s.on_nan);
-    if (strcmp(r->s.on_nan, "stop") != 0)
-        return TESS_OK;
-    if (isfinite(of->own_loss))
-        return tess_agree(r->t, TESS_OK);
-    return tess_agree(r->t, tess_fail(TESS_E_NOT_FINITE,
-                                      "step %llu: the loss of rank %d is %g; --on-nan skip leaves out steps whose "
-                                      "gradient is not finite, warn goes on",
-                                      (unsigned long long)of->step, r->rank,
-                                      isnan(of->own_loss) ? (double)NAN : of->own_loss));
-}
-
 /* Shows a step whose loss is the mean over all ranks. */
 static tess_status show_step(train_run *r, const train_step_record *of) {
     if (of->shared[1] > 0)
@@ -61,7 +39,7 @@ static tess_status show_step(train_run *r, const train_step_record *of) {
     train_watch_step(r, of);
     train_output_step(r, of);
     TRY(train_spans_step(r, of));
-    return judge_loss(r, of);
+    return train_judge_loss(r, "loss", of->step, of->own_loss, of->shared[0]);
 }
 
 /* ---- late -------------------------------------------------------------------------------------- */

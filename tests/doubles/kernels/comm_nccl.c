@@ -43,7 +43,7 @@ __attribute__((constructor)) static void describe_kernels(void) {
     }
 TESS_NCCL_KERNELS(DEFINE)
 
-#define ROW(name, args_type, number, body) { #name, sizeof(args_type), run_##name },
+#define ROW(name, args_type, number, body) { #name, sizeof(args_type), run_##name, 0 },
 const double_kernel *double__nccl_kernels(void);
 const double_kernel *double__nccl_kernels(void) {
     static const double_kernel list[] = { TESS_NCCL_KERNELS(ROW){ 0 } };

@@ -62,10 +62,10 @@ static void run_square_sum(const void *args, const unsigned grid[3], const unsig
 }
 
 const double_kernel *double__device_kernels(void) {
-#define ENTRY_STEPS(name, body) { #name, sizeof(cuda_steps_args), run_##name },
-#define ENTRY(name, args, body) { #name, sizeof(args), run_##name },
+#define ENTRY_STEPS(name, body) { #name, sizeof(cuda_steps_args), run_##name, 0 },
+#define ENTRY(name, args, body) { #name, sizeof(args), run_##name, 0 },
     static const double_kernel list[] = { CUDA_KERNELS(ENTRY) CUDA_STEPS(ENTRY_STEPS) CUDA_OF_BLOCKS(ENTRY){
-                                              "tess_cuda_square_sum", sizeof(cuda_squares_args), run_square_sum },
+                                              "tess_cuda_square_sum", sizeof(cuda_squares_args), run_square_sum, 0 },
                                           { 0 } };
     return list;
 }

@@ -15,7 +15,7 @@ const double_kernel *double__lion_kernels(void);
 LION_KERNELS(RUN)
 
 const double_kernel *double__lion_kernels(void) {
-#define ENTRY(name, args, body) { #name, sizeof(args), run_##name },
+#define ENTRY(name, args, body) { #name, sizeof(args), run_##name, 0 },
     static const double_kernel list[] = { LION_KERNELS(ENTRY){ 0 } };
     return list;
 }

@@ -169,6 +169,50 @@ static void test_builtins__self_needs_nothing_and_offers_what_it_runs(void **sta
     assert_string_equal(wide.caps.wire_id, "self");
 }
 
+/* Posts it with field `which` (0 to 3: operation, reduction, dtype, memory) at each value; whether the mask says what
+ * runs. */
+static void check_mask(const tess_comm_ops *ops, tess_comm *comm, int which, uint64_t mask) {
+    double x[4] = { 0 }, y[4];
+    const uint32_t end = which == 2 ? TESS_F64 + 1 : 32; /* blocks are cast, too, which the mask does not say */
+    for (uint32_t k = 0; k < end; k++) {
+        tess_request *request = NULL;
+        const uint32_t dtype = which == 2 ? k : TESS_F32, op = which == 0 ? k : TESS_ALL_REDUCE;
+        tess_collective c = collective(op, x, dtype, y, dtype, 2);
+        c.redop = which == 1 ? k : TESS_SUM;
+        c.recv_mem = which == 3 ? k : TESS_MEM_HOST;
+        const tess_status s = ops->post(comm, &c, 1, &request, &error);
+        assert_int_equal(s == TESS_OK, mask >> k & 1);
+        if (!s)
+            assert_int_equal(ops->wait(request, -1, &error), TESS_OK);
+    }
+}
+
+static void test_builtins__self_offers_exactly_what_runs(void **state) {
+    (void)state;
+    const tess_comm_ops *ops;
+    tess_comm *comm = self(&ops);
+    tess_request *request = NULL;
+    tess_comm_caps caps = { .struct_size = sizeof caps };
+    float x[2] = { 3, 4 };
+    assert_int_equal(ops->query(NULL, NULL, &caps), TESS_OK);
+    check_mask(ops, comm, 0, caps.op_mask);
+    check_mask(ops, comm, 1, caps.redop_mask);
+    check_mask(ops, comm, 2, caps.dtype_mask);
+    check_mask(ops, comm, 3, caps.mem_mask);
+    assert_true(caps.align == 8 && caps.max_bytes == UINT64_MAX);
+    /* A barrier has no data, and no elements have no root: nothing else is looked at. */
+    tess_collective c = collective(TESS_BARRIER, x, TESS_F32, x, TESS_F32, 2);
+    c.recv_mem = TESS_MEM_CUDA;
+    assert_int_equal(ops->post(comm, &c, 1, &request, &error), TESS_OK);
+    assert_int_equal(ops->wait(request, -1, &error), TESS_OK);
+    c = collective(TESS_BROADCAST, x, TESS_F32, x, TESS_F32, 0);
+    c.root = 1;
+    assert_int_equal(ops->post(comm, &c, 1, &request, &error), TESS_OK);
+    assert_int_equal(ops->wait(request, -1, &error), TESS_OK);
+    assert_true(x[0] == 3 && x[1] == 4);
+    ops->destroy(comm);
+}
+
 static void test_builtins__none_rests_everything_on_the_device(void **state) {
     (void)state;
     const tess_offload_ops *ops = open_builtin(TESS_KIND_OFFLOAD, "none");
@@ -240,6 +284,7 @@ int main(void) {
         cmocka_unit_test(test_builtins__self_refuses_more_ranks_and_bad_collectives),
         cmocka_unit_test(test_builtins__self_splits_and_aborts),
         cmocka_unit_test(test_builtins__self_needs_nothing_and_offers_what_it_runs),
+        cmocka_unit_test(test_builtins__self_offers_exactly_what_runs),
         cmocka_unit_test(test_builtins__none_rests_everything_on_the_device),
         cmocka_unit_test(test_builtins__fp32_keeps_the_declared_dtype),
         cmocka_unit_test(test_builtins__optimizers_are_kernels_of_devices),

@@ -171,6 +171,13 @@ static void test_device_cpu__pinning_refused_is_an_error_or_said_so(void **state
     close_device();
 }
 
+static uint32_t mask_of(const uint32_t *bits, int n) {
+    uint32_t mask = 0;
+    for (int i = 0; i < n; i++)
+        mask |= (uint32_t)1 << bits[i];
+    return mask;
+}
+
 static void test_device_cpu__description_for_plans_says_nothing_of_this_machine(void **state) {
     (void)state;
     tess_device_info plan, real;
@@ -183,7 +190,15 @@ static void test_device_cpu__description_for_plans_says_nothing_of_this_machine(
     assert_true(plan.capacity_bytes == 0 && real.capacity_bytes > 0);
     assert_true(plan.granularity_bytes == 4096 && plan.mem == TESS_MEM_HOST && plan.align == 64);
     assert_true(plan.struct_size == sizeof plan && plan.numa_node == -1);
+    static const uint32_t dtypes[] = { TESS_U8,   TESS_I8,  TESS_I32, TESS_I64, TESS_F16,
+                                       TESS_BF16, TESS_F32, TESS_F64, TESS_Q8,  TESS_Q8E4M3 };
+    static const uint32_t kernels[] = { TESS_K_CAST, TESS_K_TREE_SUM, TESS_K_SCALE, TESS_K_SQUARE_SUM,
+                                        TESS_K_OPTIMIZER };
+    assert_true(plan.dtype_mask == mask_of(dtypes, 10) && plan.kernel_mask == mask_of(kernels, 5));
+    assert_true(plan.mem_mask == ((uint32_t)1 << TESS_MEM_HOST | (uint32_t)1 << TESS_MEM_PINNED));
     assert_string_equal(plan.name, "cpu");
+    assert_string_equal(plan.id, "cpu");
+    assert_int_equal(f.ops->describe(f.ctx, -2, &real, &error), TESS_E_INVALID);
     assert_int_equal(f.ops->describe(f.ctx, 1, &real, &error), TESS_E_INVALID);
     assert_string_equal(error.message, "device cpu has no index 1, expected 0");
     close_device();
@@ -218,6 +233,9 @@ static void test_device_cpu__copies_only_plain_memory(void **state) {
     assert_int_equal(f.ops->copy(f.device, b, TESS_MEM_HOST, a, TESS_MEM_PINNED, 99, &stream, &error), TESS_OK);
     assert_true(b[98] == 7 && b[99] == 0);
     assert_int_equal(f.ops->copy(f.device, b, TESS_MEM_CUDA, a, TESS_MEM_HOST, 1, &stream, &error), TESS_E_UNSUPPORTED);
+    assert_int_equal(f.ops->copy(f.device, b, TESS_MEM_HOST, a, TESS_MEM_CUDA, 1, &stream, &error), TESS_E_UNSUPPORTED);
+    assert_int_equal(f.ops->copy(f.device, NULL, TESS_MEM_HOST, NULL, TESS_MEM_SHM, 0, &stream, &error), TESS_OK);
+    assert_int_equal(f.ops->copy(f.device, b, TESS_MEM_HOST, b, TESS_MEM_HOST, 99, &stream, &error), TESS_OK);
     assert_int_equal(f.ops->fill(f.device, b, 0xab, 50, &stream, &error), TESS_OK);
     assert_true((uint8_t)b[49] == 0xab && b[50] == 7);
     assert_int_equal(f.ops->stream_import(f.device, a, &stream, &error), TESS_E_INVALID);

@@ -4,43 +4,7 @@
 #include <stdlib.h>
 
 #include "core/control/kv_cause.c"
-#include "kv_fixture.h"
-
-enum { RANKS = 3 };
-
-typedef struct {
-    tess__kv_server *server;
-    int fd[RANKS];
-    tess__inbox box[RANKS];
-} world;
-
-static void open_world(world *w) {
-    tess__message got;
-    memset(w, 0, sizeof *w);
-    w->server = start_here(RANKS);
-    for (int r = 0; r < RANKS; r++) {
-        w->fd[r] = connect_here();
-        say_hello(w->fd[r], r, "3", "");
-    }
-    for (int r = 0; r < RANKS; r++) {
-        expect_message(w->fd[r], &w->box[r], TESS__WIRE_READY, &got);
-        tess__inbox_drop(&w->box[r], &got);
-    }
-}
-
-static void leave(world *w, int r) {
-    if (w->fd[r] >= 0)
-        close(w->fd[r]);
-    w->fd[r] = -1;
-}
-
-static void close_world(world *w) {
-    for (int r = 0; r < RANKS; r++) {
-        leave(w, r);
-        tess__inbox_clear(&w->box[r]);
-    }
-    tess__kv_server_stop(w->server);
-}
+#include "kv_world.h"
 
 /* `lost`: the rank that it could not talk to, -1 none */
 static void report(world *w, int r, int lost, const char *why) {

@@ -5,46 +5,7 @@
 #include <stdlib.h>
 
 #include "core/control/kv_store.h"
-#include "kv_fixture.h"
-
-enum { RANKS = 3 };
-
-typedef struct {
-    tess__kv_server *server;
-    int fd[RANKS];
-    tess__inbox box[RANKS];
-} world;
-
-static void open_world(world *w) {
-    tess__message got;
-    memset(w, 0, sizeof *w);
-    w->server = start_here(RANKS);
-    for (int r = 0; r < RANKS; r++) {
-        w->fd[r] = connect_here();
-        say_hello(w->fd[r], r, "3", "");
-        expect_message(w->fd[r], &w->box[r], TESS__WIRE_WELCOME, &got);
-        assert_int_equal(got.arg, r);
-        assert_int_equal(got.value_bytes, 1);
-        assert_int_equal(got.value[0], '3');
-        tess__inbox_drop(&w->box[r], &got);
-        assert_int_equal(tess__kv_server_connected(w->server), r + 1);
-        assert_true(tess__kv_server_joined(w->server, r));
-        assert_int_equal(tess__kv_server_joined(w->server, (r + 1) % RANKS), r + 1 == RANKS);
-    }
-    for (int r = 0; r < RANKS; r++) {
-        expect_message(w->fd[r], &w->box[r], TESS__WIRE_READY, &got);
-        tess__inbox_drop(&w->box[r], &got);
-    }
-}
-
-static void close_world(world *w) {
-    for (int r = 0; r < RANKS; r++) {
-        if (w->fd[r] >= 0)
-            close(w->fd[r]);
-        tess__inbox_clear(&w->box[r]);
-    }
-    tess__kv_server_stop(w->server);
-}
+#include "kv_world.h"
 
 static void ask(world *w, int r, uint32_t type, uint32_t id, const char *key, const void *value, uint32_t bytes) {
     send_all(w->fd[r], &(tess__message){ .type = type,

@@ -122,6 +122,32 @@ static void test_wire__messages_of_all_sizes_arrive_as_they_were_queued(void **s
     close(fd[1]);
 }
 
+/* The server has an inbox for each rank: one that small messages come to stays as it began. */
+static void test_wire__small_messages_take_one_buffer(void **state) {
+    (void)state;
+    tess__outbox out;
+    tess__inbox in = { 0 };
+    tess__message got;
+    int fd[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd), 0);
+    tess__outbox_init(&out);
+    for (uint32_t i = 0; i < 3000; i++) {
+        assert_int_equal(tess__outbox_copy(&out, &(tess__message){ .type = TESS__WIRE_SET, .id = i }), 0);
+        assert_int_equal(tess__outbox_flush(&out, &(tess__link){ .fd = fd[0] }), 1);
+        assert_int_equal(tess__inbox_read(&in, &(tess__link){ .fd = fd[1] }), 1);
+        assert_int_equal(tess__inbox_next(&in, 0, &got), 1);
+        assert_int_equal(got.id, i - i % 3);
+        if (i % 3 == 2) /* the others stay unread for a while */
+            while (tess__inbox_next(&in, 0, &got) == 1)
+                tess__inbox_drop(&in, &got);
+    }
+    assert_int_equal(in.capacity, 64 << 10);
+    tess__outbox_clear(&out);
+    tess__inbox_clear(&in);
+    close(fd[0]);
+    close(fd[1]);
+}
+
 static void test_wire__a_blob_has_its_bytes_or_zeros(void **state) {
     (void)state;
     tess__blob *zeros = tess__blob_new(NULL, 5), *text = tess__blob_new("abc", 3), *empty = tess__blob_new("x", 0);
@@ -294,6 +320,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wire__a_message_has_these_bytes),
         cmocka_unit_test(test_wire__messages_of_all_sizes_arrive_as_they_were_queued),
+        cmocka_unit_test(test_wire__small_messages_take_one_buffer),
         cmocka_unit_test(test_wire__a_blob_has_its_bytes_or_zeros),
         cmocka_unit_test(test_wire__what_is_no_message_is_told_from_what_is_to_come),
         cmocka_unit_test(test_wire__addresses_are_told_apart),

@@ -95,6 +95,26 @@ static void test_cuda_cudnn__has_no_heads_of_odd_sizes(void **state) {
     cudnn.cudnnBackendDestroyDescriptor(target.properties);
 }
 
+static int makes_a_plan(void) {
+    ops_graph g = { .d = &cudnn };
+    ops_graph_target target = { .properties = device(900, 132, 232448) };
+    int64_t bytes;
+    ops_cudnn_attention_build(&g, &(ops_attention_shape){ 2, 64, 4, 16, 0 }, 0, 0);
+    int made = ops_graph_plan(&g, &target, &bytes) != NULL;
+    ops_graph_end(&g);
+    cudnn.cudnnBackendDestroyDescriptor(target.properties);
+    return made;
+}
+
+/* cuDNN looks for the NVRTC of its CUDA when it first compiles. Without it there are no plans. */
+static int lacks_nvrtc(void *lib) {
+    __typeof__(&cudnnGetCudartVersion) version;
+    char name[32];
+    *(void **)(void *)&version = dlsym(lib, "cudnnGetCudartVersion");
+    snprintf(name, sizeof name, "libnvrtc.so.%d", version ? (int)(version() / 1000) : 13);
+    return !makes_a_plan() && !dlopen(name, RTLD_NOW | RTLD_LOCAL);
+}
+
 int main(void) {
     void *lib = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
     if (!lib) {
@@ -108,6 +128,10 @@ int main(void) {
     OPS_CUDNN_FUNCTIONS(FIND)
     if (cudnn.cudnnGetVersion() < 91600) {
         printf("skipped: cuDNN %zu is before 9.16\n", cudnn.cudnnGetVersion());
+        return 77;
+    }
+    if (lacks_nvrtc(lib)) {
+        printf("skipped: %s\n", dlerror());
         return 77;
     }
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_cuda_cudnn__takes_the_graphs_for_attention),

@@ -547,11 +547,11 @@ static void test_cuda_layer__attention_in_16_bits_is_its_definition(void **state
         { 1, 70, 4, 24, 2 },      { 1, 65, 2, 32, 0 },
         { 1, 331, 1, 64, 0 },     { 1, 33, 3, 5, 1 },
         { 1, 70, 2, 80, 0 },      { 1, 67, 1, 96, 0 },
-        { 1, 81, 2, 128, 1 },     { 1, 20, 1, 127, 0 },
+        { 1, 261, 2, 128, 1 },    { 1, 20, 1, 127, 0 },
         { 1, 150, 2, 16, 1, 70 }, { 2, 70, 1, 32, 1, 5, 0.4f, 1.5f },
     };
     (void)state;
-    static const int products[] = { 0, 5, 7 };
+    static const int products[] = { 0, 7 };
     for (size_t n = 0; n < sizeof products / sizeof *products; n++) {
         attention_products = products[n];
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)

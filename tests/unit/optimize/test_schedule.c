@@ -62,6 +62,30 @@ static void test_schedule__wsd_is_stable_until_its_last_steps(void **state) {
     assert_same(tess_schedule_rate(&s, 22), 0.5);
 }
 
+/* Every run of up to 44 steps: so many stable ones between the warm-up and the last `decay`, which fall by equal parts.
+ */
+static void test_schedule__wsd_falls_in_its_last_steps_of_every_run(void **state) {
+    (void)state;
+    tess_schedule s = made(TESS_SCHEDULE_WSD, 0, 0);
+    s.rate = 1;
+    for (s.steps = 0; s.steps < 45; s.steps++)
+        for (s.warmup = 0; s.warmup < 4; s.warmup++)
+            for (s.decay = 0; s.decay <= s.steps + 1; s.decay++) {
+                int64_t falling = s.decay        ? (int64_t)s.decay
+                                  : s.steps < 20 ? 1
+                                  : s.steps < 30 ? 2
+                                  : s.steps < 40 ? 3
+                                                 : 4;
+                int64_t begin = (int64_t)s.steps - falling;
+                begin = begin < (int64_t)s.warmup ? (int64_t)s.warmup : begin;
+                for (int64_t n = (int64_t)s.warmup; n < (int64_t)s.steps + 2; n++) {
+                    const double done = (double)(n - begin) / (double)((int64_t)s.steps - begin);
+                    const double fallen = n < (int64_t)s.steps ? 0.1 + (1 - 0.1) * (1 - done) : 0.1;
+                    assert_same(tess_schedule_rate(&s, (uint64_t)n), n < begin ? 1 : fallen);
+                }
+            }
+}
+
 static void test_schedule__step_is_a_power_and_constant_stays(void **state) {
     (void)state;
     tess_schedule s = made(TESS_SCHEDULE_STEP, 9, 0);
@@ -91,9 +115,18 @@ static void test_schedule__what_cannot_be_is_nan_with_a_line(void **state) {
     (void)state;
     tess_schedule s = made(99, 10, 0);
     assert_refused(&s, "kind is 99");
+    s = made(TESS_SCHEDULE_STEP + 1, 10, 0);
+    s.every = 1;
+    assert_refused(&s, "kind is ");
     s = made(TESS_SCHEDULE_LINEAR, 10, 0);
     s.least = 1.5;
     assert_refused(&s, "least is 1.5");
+    s.least = -0.5;
+    assert_refused(&s, "least is -0.5");
+    s.least = 1; /* both ends may be */
+    assert_same(tess_schedule_rate(&s, 10), 2e-3);
+    s.least = 0;
+    assert_same(tess_schedule_rate(&s, 10), 0);
     s.least = NAN;
     assert_refused(&s, "least is ");
     s = made(TESS_SCHEDULE_STEP, 10, 0);
@@ -108,6 +141,7 @@ int main(void) {
         cmocka_unit_test(test_schedule__cosine_is_that_of_gpt_from_its_first_release_on),
         cmocka_unit_test(test_schedule__linear_falls_by_equal_parts_to_the_least),
         cmocka_unit_test(test_schedule__wsd_is_stable_until_its_last_steps),
+        cmocka_unit_test(test_schedule__wsd_falls_in_its_last_steps_of_every_run),
         cmocka_unit_test(test_schedule__step_is_a_power_and_constant_stays),
         cmocka_unit_test(test_schedule__run_of_no_steps_or_all_warmup_has_rates),
         cmocka_unit_test(test_schedule__what_cannot_be_is_nan_with_a_line),

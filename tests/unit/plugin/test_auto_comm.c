@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "core/base/status.h"
@@ -30,6 +31,23 @@ static tess_status choose(int32_t ranks, int32_t per_host, uint32_t mem, char na
     memcpy(name, p->name, sizeof p->name);
     tess__plugin_close(p);
     return TESS_OK;
+}
+
+/* The first test: afterwards others have opened all. */
+static void test_comm_choice__opens_its_choice_alone(void **state) {
+    (void)state;
+    char name[32], line[4096];
+    int chosen = 0;
+    if (choose(2, 2, TESS_MEM_HOST, name) != TESS_OK || strcmp(name, "shm") != 0)
+        skip();
+    FILE *maps = fopen("/proc/self/maps", "r");
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps)) {
+        chosen |= strstr(line, "libtessera-comm-shm") != NULL;
+        assert_null(strstr(line, "libtessera-comm-gloo"));
+    }
+    fclose(maps);
+    assert_true(chosen);
 }
 
 static void test_comm_choice__one_rank_needs_no_network(void **state) {
@@ -81,6 +99,7 @@ static void test_comm_choice__hosts_are_counted_alike_on_every_rank(void **state
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_comm_choice__opens_its_choice_alone),
         cmocka_unit_test(test_comm_choice__one_rank_needs_no_network),
         cmocka_unit_test(test_comm_choice__ranks_of_one_host_share_memory),
         cmocka_unit_test(test_comm_choice__ranks_of_two_hosts_use_the_network),

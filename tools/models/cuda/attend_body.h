@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The two kernels of kernels_attend.h for heads of up to ATTEND_SIZE elements. kernels_attend.h includes this file once
- * per size, for some with ATTEND_STEP. A block reads its own rows once, as factors in registers. It walks over tiles of
+ * per size, for some with ATTEND_FIVE. A block reads its own rows once, as factors in registers. It walks over tiles of
  * SPAN rows of two matrices; the copy of the next two overlaps the work on these. */
 #define SIZE ATTEND_SIZE
 #define SPAN ATTEND_SPAN
@@ -146,10 +146,10 @@ TESS_FN void NAME(body_attend)(const ops_args_attend *a, uint32_t block, NAME(at
     int first = ((int)attend_query_tiles(a->time, SIZE) - 1 - p.tile) * PARTS * TILE_ROWS;
     int kv = a->heads + p.head / (a->heads / a->kv_heads), last = first + PARTS * TILE_ROWS - 1;
     tile_from q = ATTEND_PART(a, p.n, p.head), k = ATTEND_PART(a, p.n, kv), v = ATTEND_PART(a, p.n, kv + a->kv_heads);
-    NAME(attend_state) state[TILE_WARPS_HERE];
+    NAME(attend_state) state[TILE_WARPS_HERE(TILE_WARPS)];
     tile_pipe pipe;
     int begin = attend_first_key(&a->sight, first) / SPAN * SPAN, end = last < a->time ? last + 1 : a->time;
-    tile_pipe_begin(&pipe);
+    tile_pipe_begin(&pipe, TILE_THREADS);
     tile_start(&pipe, NAME(attend_tile)(shared->tile, 1, 0), PARTS * TILE_ROWS, SIZE, &q, first);
     NAME(attend_fetch)(&pipe, shared->tile, 0, &k, &v, begin);
     tile_wait(&pipe);
@@ -179,7 +179,7 @@ TESS_FN void NAME(attend_own)(NAME(attend_held) * held, int parts, NAME(attend_b
                               const tile_from *x, const tile_from *y, int first) {
     uint16_t *behind = shared->tile + parts * TILE_ROWS * PITCH;
     tile_pipe pipe;
-    tile_pipe_begin(&pipe);
+    tile_pipe_begin(&pipe, TILE_THREADS);
     tile_start(&pipe, shared->tile, parts * TILE_ROWS, SIZE, x, first);
     tile_start(&pipe, behind, parts * TILE_ROWS, SIZE, y, first);
     tile_wait(&pipe);
@@ -228,11 +228,11 @@ TESS_FN void NAME(attend_of_queries)(const ops_args_attend_backward *a, attend_p
     int last = first + PARTS * TILE_ROWS - 1, end = last < a->time ? last + 1 : a->time;
     tile_from q = ATTEND_PART(a, p.n, p.head), k = ATTEND_PART(a, p.n, kv), v = ATTEND_PART(a, p.n, kv + a->kv_heads);
     tile_from dy = ATTEND_DY(a, p.n, p.head);
-    NAME(attend_held) held[TILE_WARPS_HERE];
+    NAME(attend_held) held[TILE_WARPS_HERE(TILE_WARPS)];
     tile_pipe pipe;
     int begin = attend_first_key(&a->sight, first) / SPAN * SPAN;
     NAME(attend_own)(held, PARTS, shared, &q, &dy, first);
-    tile_pipe_begin(&pipe);
+    tile_pipe_begin(&pipe, TILE_THREADS);
     NAME(attend_fetch)(&pipe, shared->tile, 0, &k, &v, begin);
     TILE_EACH_WARP(w, i)
         TILE_UNROLL for (int m = 0; m < PARTS; m++)
@@ -292,11 +292,11 @@ TESS_FN void NAME(attend_of_keys)(const ops_args_attend_backward *a, attend_plac
     int share = a->heads / a->kv_heads, kv = a->heads + p.head, first = p.tile * TILE_ROWS;
     tile_from k = ATTEND_PART(a, p.n, kv), v = ATTEND_PART(a, p.n, kv + a->kv_heads);
     attend_place at = { p.n, p.head * share, p.tile }; /* the walk's */
-    NAME(attend_held) held[TILE_WARPS_HERE];
+    NAME(attend_held) held[TILE_WARPS_HERE(TILE_WARPS)];
     tile_pipe pipe;
     int last = first + TILE_ROWS - 1, end = a->time - last > a->sight.window ? last + a->sight.window : a->time;
     NAME(attend_own)(held, 1, shared, &k, &v, first);
-    tile_pipe_begin(&pipe);
+    tile_pipe_begin(&pipe, TILE_THREADS);
     NAME(attend_fetch_queries)(&pipe, shared, 0, a, at, first);
     for (int query = first, stage = 0; at.head < (p.head + 1) * share; stage = 1 - stage) {
         const uint16_t *queries = NAME(attend_tile)(shared->tile, stage, 0), *dy = queries + SPAN * PITCH;
@@ -327,9 +327,9 @@ TESS_FN void NAME(body_attend_backward)(const ops_args_attend_backward *a, uint3
         NAME(attend_of_keys)(a, attend_place_of(block - queries, a->batch, a->kv_heads), shared);
 }
 
-#if defined(ATTEND_STEP)
+#if defined(ATTEND_FIVE)
 #include "attend_five.h"
-#undef ATTEND_STEP
+#undef ATTEND_FIVE
 #endif
 
 #undef SIZE

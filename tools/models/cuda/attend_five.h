@@ -11,8 +11,9 @@
  * No block waits without end: it waits for blocks of the same head with earlier keys alone. Blocks take their places by
  * a ticket as they begin, and earlier keys have lower tickets. So whom it waits for has begun, and a block that has
  * begun keeps its multiprocessor until it ends. The block with the lowest ticket of those that run waits for none. */
-#define STEP ATTEND_STEP /* queries */
-#define KEYS ATTEND_FIVE_KEYS(SIZE)
+#define WARPS ATTEND_FIVE_WARPS(SIZE)
+#define STEP ATTEND_FIVE_STEP /* queries */
+#define KEYS ATTEND_FIVE_KEYS
 #define SLOPES (STEP + TILE_PAD)
 #define HELD (SIZE / 32)
 #define GROUPS (STEP / 16) /* sixteens of queries; warps share the columns of each */
@@ -28,12 +29,12 @@ typedef struct {
 TESS_FN void NAME(attend_five_own)(NAME(attend_held) * held, NAME(attend_five_shared) * shared, const tile_from *k,
                                    const tile_from *v, int first) {
     tile_pipe pipe;
-    tile_pipe_begin(&pipe);
+    tile_pipe_begin(&pipe, 32 * WARPS);
     tile_start(&pipe, shared->keys, KEYS, SIZE, k, first);
     tile_start(&pipe, shared->tile, KEYS, SIZE, v, first);
     tile_wait(&pipe);
     TILE_SYNC();
-    TILE_EACH_WARP(w, i) {
+    TILE_EACH_OF(w, i, WARPS) {
         NAME(attend_hold)(held[i].x, PARTS, shared->keys, w * PARTS * 16);
         NAME(attend_hold)(held[i].y, PARTS, shared->tile, w * PARTS * 16);
         TILE_UNROLL for (int d = 0; d < PARTS * (SIZE / 8); d++) {
@@ -116,7 +117,7 @@ TESS_FN void NAME(attend_five_give)(tile_c *dq, const ops_args_attend_backward *
 TESS_FN void NAME(attend_five_queries)(const ops_args_attend_backward *a, attend_place p,
                                        const NAME(attend_five_shared) * shared, int query, uint32_t before, int last) {
     tile_from q = ATTEND_PART(a, p.n, p.head);
-    TILE_EACH_WARP(w, i) {
+    TILE_EACH_OF(w, i, WARPS) {
         int row = w % GROUPS * 16, column = w / GROUPS * 16;
         float *sums = a->sums + (uint64_t)attend_step_of(a, p, query, STEP) * (STEP * SIZE) + w * 4 * 128;
         tile_c dq[4], earlier[4];
@@ -135,7 +136,7 @@ TESS_FN void NAME(attend_five_queries)(const ops_args_attend_backward *a, attend
 /* Writes the gradients of the block's keys and values. */
 TESS_FN void NAME(attend_five_give_keys)(NAME(attend_held) * held, const ops_args_attend_backward *a, attend_place p) {
     tile_from k = ATTEND_PART(a, p.n, a->heads + p.head), v = ATTEND_PART(a, p.n, a->heads + a->kv_heads + p.head);
-    TILE_EACH_WARP(w, i)
+    TILE_EACH_OF(w, i, WARPS)
         TILE_UNROLL for (int m = 0; m < PARTS; m++) {
             int row = p.tile * KEYS + (w * PARTS + m) * 16;
             NAME(attend_give)(&held[i].dx[m * (SIZE / 8)], a, &k, row);
@@ -145,17 +146,17 @@ TESS_FN void NAME(attend_five_give_keys)(NAME(attend_held) * held, const ops_arg
 
 TESS_FN void NAME(body_attend_five)(const ops_args_attend_backward *a, uint32_t block,
                                     NAME(attend_five_shared) * shared) {
-    attend_place at = attend_five_place(a, tile_ticket(a->turns, &shared->ticket), attend_five_tiles(a->time, SIZE));
+    attend_place at = attend_five_place(a, tile_ticket(a->turns, &shared->ticket), attend_five_tiles(a->time));
     int share = a->heads / a->kv_heads, kv = a->heads + at.head, first = at.tile * KEYS, last = first + KEYS - 1;
     int end = a->time - last > a->sight.window ? last + a->sight.window : a->time, top = (end - 1) / STEP * STEP;
     tile_from k = ATTEND_PART(a, at.n, kv), v = ATTEND_PART(a, at.n, kv + a->kv_heads);
-    NAME(attend_held) held[TILE_WARPS_HERE];
+    NAME(attend_held) held[TILE_WARPS_HERE(WARPS)];
     uint32_t step = 0, before = 0;
     tile_pipe pipe;
     (void)block;
     NAME(attend_five_own)(held, shared, &k, &v, first);
     at.head *= share; /* from here on the walk's head of queries */
-    tile_pipe_begin(&pipe);
+    tile_pipe_begin(&pipe, 32 * WARPS);
     NAME(attend_five_fetch)(&pipe, shared, 0, a, at, top);
     for (int query = top, stage = 0, left = share; left; stage = 1 - stage) {
         const uint16_t *queries = shared->tile + 2 * stage * STEP * PITCH, *dy = queries + STEP * PITCH;
@@ -168,7 +169,7 @@ TESS_FN void NAME(body_attend_five)(const ops_args_attend_backward *a, uint32_t 
             tile_pass(a->turns + step);
         if (left)
             NAME(attend_five_fetch)(&pipe, shared, 1 - stage, a, then, next);
-        TILE_EACH_WARP(w, i)
+        TILE_EACH_OF(w, i, WARPS)
             TILE_ROLLED for (int c = 0; c < STEP; c += 16) {
                 attend_field f = { first + w * PARTS * 16, PARTS * 16, query + c, 16, 1 };
                 NAME(attend_five_keys)
@@ -188,6 +189,7 @@ TESS_FN void NAME(body_attend_five)(const ops_args_attend_backward *a, uint32_t 
     NAME(attend_five_give_keys)(held, a, at);
 }
 
+#undef WARPS
 #undef STEP
 #undef KEYS
 #undef SLOPES

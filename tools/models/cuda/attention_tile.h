@@ -9,16 +9,16 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A block has TILE_ROWS rows, 16 for each warp. */
+/* A block has TILE_ROWS rows, 16 for each warp; a large one twice as many warps. */
 enum { TILE_WARPS = 4, TILE_THREADS = 32 * TILE_WARPS, TILE_ROWS = 16 * TILE_WARPS };
+enum { TILE_MOST_WARPS = 2 * TILE_WARPS, TILE_MOST_THREADS = 32 * TILE_MOST_WARPS };
 /* TILE_PAD elements follow each row of a tile, so that the lanes' rows lie in different banks */
 enum { TILE_PAD = 8 };
 
 #if defined(__CUDA_ARCH__)
 #define TILE_LANES 1
-#define TILE_WARPS_HERE 1
-#define TILE_EACH_THREAD(t) for (int t = (int)threadIdx.x, t##_once = 1; t##_once; t##_once = 0)
-#define TILE_EACH_WARP(w, i) for (int w = (int)threadIdx.x / 32, i = 0; i < 1; i++)
+#define TILE_WARPS_HERE(warps) 1
+#define TILE_EACH_OF(w, i, warps) for (int w = (int)threadIdx.x / 32, i = 0; i < 1; i++)
 #define TILE_GROUP(i) ((int)(threadIdx.x % 32) / 4) /* a lane's group of four, and its place in the group */
 #define TILE_FOURTH(i) ((int)threadIdx.x % 4)
 #define TILE_ALL_LANES(i) for (int i = 0; i < 1; i++)
@@ -28,9 +28,8 @@ enum { TILE_PAD = 8 };
 #define TILE_ROLLED _Pragma("unroll 1")
 #else
 #define TILE_LANES 32
-#define TILE_WARPS_HERE TILE_WARPS
-#define TILE_EACH_THREAD(t) for (int t = 0; t < TILE_THREADS; t++)
-#define TILE_EACH_WARP(w, i) for (int w = 0, i = 0; w < TILE_WARPS; w++, i++)
+#define TILE_WARPS_HERE(warps) (warps)
+#define TILE_EACH_OF(w, i, warps) for (int w = 0, i = 0; w < (warps); w++, i++)
 #define TILE_GROUP(i) ((i) / 4)
 #define TILE_FOURTH(i) ((i) % 4)
 #define TILE_ALL_LANES(i) for (int i = 0; i < TILE_LANES; i++)
@@ -39,6 +38,7 @@ enum { TILE_PAD = 8 };
 #define TILE_UNROLL
 #define TILE_ROLLED
 #endif
+#define TILE_EACH_WARP(w, i) TILE_EACH_OF(w, i, TILE_WARPS)
 /* Runs its body once for each lane: its number i, group and place. */
 #define TILE_EACH_LANE(i, g, t)                                                                                        \
     TILE_ALL_LANES(i)                                                                                                  \
@@ -356,8 +356,8 @@ typedef struct { /* rows of `size` elements in memory, `pitch` apart */
 } tile_from;
 
 /* Copies rows `first` … to a tile of n rows of `width` elements; elements beyond the matrix are zeros. */
-TESS_FN void tile_fill(uint16_t *tile, int n, int width, const tile_from *m, int first, int thread) {
-    TILE_ROLLED for (int i = thread; i < n * width; i += TILE_THREADS) {
+TESS_FN void tile_fill(uint16_t *tile, int n, int width, const tile_from *m, int first, int thread, int threads) {
+    TILE_ROLLED for (int i = thread; i < n * width; i += threads) {
         int row = i / width, c = i % width, inside = first + row < m->rows && c < m->size;
         tile[row * (width + TILE_PAD) + c] = inside ? m->at[(uint64_t)(uint32_t)(first + row) * m->pitch + c] : 0;
     }
@@ -368,9 +368,8 @@ TESS_FN void tile_fill(uint16_t *tile, int n, int width, const tile_from *m, int
  * waits, and fills the tile with NaNs until then. */
 enum { TILE_COPIES = 8 };
 typedef struct {
-#if defined(__CUDA_ARCH__)
-    int unused;
-#else
+    int threads; /* of the block */
+#if !defined(__CUDA_ARCH__)
     struct {
         uint16_t *tile;
         tile_from m;
@@ -380,10 +379,9 @@ typedef struct {
 #endif
 } tile_pipe;
 
-TESS_FN void tile_pipe_begin(tile_pipe *p) {
-#if defined(__CUDA_ARCH__)
-    p->unused = 0;
-#else
+TESS_FN void tile_pipe_begin(tile_pipe *p, int threads) {
+    p->threads = threads;
+#if !defined(__CUDA_ARCH__)
     p->n = 0;
 #endif
 }
@@ -391,14 +389,14 @@ TESS_FN void tile_pipe_begin(tile_pipe *p) {
 /* Starts copying n rows to a tile. Rows that cannot be read 16 bytes at a time are copied immediately. */
 TESS_FN void tile_start(tile_pipe *p, uint16_t *tile, int n, int width, const tile_from *m, int first) {
 #if defined(__CUDA_ARCH__)
-    (void)p;
     if (!m->vector) {
-        tile_fill(tile, n, width, m, first, (int)threadIdx.x);
+        tile_fill(tile, n, width, m, first, (int)threadIdx.x, p->threads);
         return;
     }
     const uint16_t *at = m->at + (uint64_t)(uint32_t)first * m->pitch;
-    TILE_UNROLL for (unsigned k = 0; k < (unsigned)(n * width / 8 / TILE_THREADS); k++) {
-        unsigned i = threadIdx.x + k * TILE_THREADS, row = i / (unsigned)(width / 8), c = i % (unsigned)(width / 8) * 8;
+    TILE_UNROLL for (unsigned k = 0; k < (unsigned)(n * width / 8 / p->threads); k++) {
+        unsigned i = threadIdx.x + k * (unsigned)p->threads, row = i / (unsigned)(width / 8),
+                 c = i % (unsigned)(width / 8) * 8;
         int inside = (int)row < m->rows - first && (int)c < m->size;
         ptx_copy(tile + (row * (unsigned)(width + TILE_PAD) + c), inside ? at + (row * m->pitch + c) : m->at,
                  inside ? 16 : 0);
@@ -430,8 +428,9 @@ TESS_FN void tile_wait(tile_pipe *p) {
     ptx_wait_all();
 #else
     for (int i = 0; i < p->n; i++)
-        TILE_EACH_THREAD(t)
-            tile_fill(p->copies[i].tile, p->copies[i].n, p->copies[i].width, &p->copies[i].m, p->copies[i].first, t);
+        for (int t = 0; t < p->threads; t++)
+            tile_fill(p->copies[i].tile, p->copies[i].n, p->copies[i].width, &p->copies[i].m, p->copies[i].first, t,
+                      p->threads);
     p->n = 0;
 #endif
 }

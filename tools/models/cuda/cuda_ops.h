@@ -96,7 +96,7 @@ enum {
     OPS_CUDA_KERNELS(OPS_INDEX) OPS_CUDA_WIDE_KERNELS(OPS_INDEX)
 #undef OPS_INDEX
 #define OPS_INDEX(name, args, shares) OPS_KERNEL_##name,
-        OPS_ATTEND_KERNELS(OPS_INDEX)
+        OPS_ATTEND_KERNELS(OPS_INDEX) OPS_ATTEND_LARGE_KERNELS(OPS_INDEX)
 #undef OPS_INDEX
             OPS_N_KERNELS
 };
@@ -109,6 +109,7 @@ typedef struct {
     CUstream stream, own; /* own: a stream that `start` created; otherwise null */
     CUmodule module;
     CUfunction kernels[OPS_N_KERNELS];
+    int shared_bytes; /* of a block, at most */
     cublasHandle_t handle;
     struct ops_epilogues *epilogues; /* null: cuBLASLt is not used */
 #if TESSERA_HAVE_CUDNN
@@ -128,6 +129,10 @@ static inline cudaDataType_t ops_cuda_half_type(const cuda_ops *c) {
 /** Makes the context current for this thread's next calls; leave undoes it. TESS_E_INVALID: not started. */
 tess_status ops_cuda_enter(const cuda_ops *);
 void ops_cuda_leave(const cuda_ops *);
+/** Tells the driver of kernels whose blocks share more than 48 KiB. Call it inside once the kernels are found. */
+tess_status ops_cuda_take_shared(cuda_ops *);
+/** Whether the GPU has the shared memory of a block of this kernel. */
+int ops_cuda_has_shared(const cuda_ops *, int kernel);
 /** Enqueues kernel OPS_KERNEL_… with `blocks` blocks; 0 blocks enqueue nothing. Call it between enter and leave. */
 tess_status ops_cuda_launch(const cuda_ops *, int kernel, const void *args, uint64_t blocks);
 /** Return the number of blocks for work of `elems` elements (four or eight per thread), of threads, or of rows of

@@ -109,22 +109,21 @@ TESS_FN attend_place attend_place_of(uint32_t block, int batch, int heads) {
 }
 
 /* ---- backward in five products: attend_five.h ------------------------------------------------------- */
-#define ATTEND_FIVE_KEYS(size) (ATTEND_PARTS(size) * TILE_ROWS)
-/* Queries of a step. Shared memory of a block is 48 KiB, with two steps, keys and slopes. */
-#define ATTEND_FIVE_STEP(size) ((size) <= 64 ? 32 : 16)
-TESS_FN uint32_t attend_five_tiles(int time, int size) {
-    return (uint32_t)((time + ATTEND_FIVE_KEYS(size) - 1) / ATTEND_FIVE_KEYS(size));
+/* Keys of a block, and queries of a step. Two steps of queries and dy take the place of the values. */
+enum { ATTEND_FIVE_KEYS = 128, ATTEND_FIVE_STEP = ATTEND_FIVE_KEYS / 4 };
+#define ATTEND_FIVE_WARPS(size) (ATTEND_FIVE_KEYS / (16 * ATTEND_PARTS(size)))
+TESS_FN uint32_t attend_five_tiles(int time) {
+    return (uint32_t)((time + ATTEND_FIVE_KEYS - 1) / ATTEND_FIVE_KEYS);
 }
-TESS_FN uint64_t attend_five_steps(uint64_t heads, uint64_t time, int size) {
-    uint64_t step = (uint64_t)ATTEND_FIVE_STEP(size);
-    return heads * ((time + step - 1) / step);
+TESS_FN uint64_t attend_five_steps(uint64_t heads, uint64_t time) {
+    return heads * ((time + ATTEND_FIVE_STEP - 1) / ATTEND_FIVE_STEP);
 }
 /* Return how many fp32 elements and counts a launch has, where `heads` are those of all samples. */
 TESS_FN uint64_t attend_five_sums(uint64_t heads, uint64_t time, int size) {
-    return attend_five_steps(heads, time, size) * (uint64_t)(ATTEND_FIVE_STEP(size) * (size <= 64 ? 64 : 128));
+    return attend_five_steps(heads, time) * (uint64_t)(ATTEND_FIVE_STEP * (size <= 64 ? 64 : 128));
 }
-TESS_FN uint64_t attend_five_turns(uint64_t heads, uint64_t time, int size) {
-    return 1 + attend_five_steps(heads, time, size);
+TESS_FN uint64_t attend_five_turns(uint64_t heads, uint64_t time) {
+    return 1 + attend_five_steps(heads, time);
 }
 /* Returns the number of a step of a head of queries among those of all heads. */
 TESS_FN uint32_t attend_step_of(const ops_args_attend_backward *a, attend_place p, int query, int step) {
@@ -234,7 +233,7 @@ enum { ATTEND_MOST = 128 };
 #define ATTEND_NAME(name, size) ATTEND_NAME_(name, size)
 
 /* ATTEND_SPAN: rows of the tiles that a block walks over. ATTEND_SLICE: columns of scores at a time in backward.
- * ATTEND_STEP: there is a backward in five products. */
+ * ATTEND_FIVE: there is a backward in five products. */
 #define ATTEND_SIZE 16
 #define ATTEND_SPAN 64
 #define ATTEND_SLICE 32
@@ -244,7 +243,7 @@ enum { ATTEND_MOST = 128 };
 #define ATTEND_SLICE 32
 #include "attend_body.h"
 #define ATTEND_SIZE 64
-#define ATTEND_STEP ATTEND_FIVE_STEP(64)
+#define ATTEND_FIVE
 #define ATTEND_SPAN 64
 #define ATTEND_SLICE 32
 #include "attend_body.h"
@@ -253,7 +252,7 @@ enum { ATTEND_MOST = 128 };
 #define ATTEND_SLICE 32
 #include "attend_body.h"
 #define ATTEND_SIZE 128
-#define ATTEND_STEP ATTEND_FIVE_STEP(128)
+#define ATTEND_FIVE
 #define ATTEND_SPAN 32
 #define ATTEND_SLICE 16
 #include "attend_body.h"

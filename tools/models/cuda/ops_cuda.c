@@ -67,6 +67,7 @@ static tess_status start_inside(cuda_ops *c) {
     for (int i = 0; i < OPS_N_KERNELS; i++)
         CU_TRY(c, ops_cuda_kernel_name(c, i),
                c->d->cuModuleGetFunction(&c->kernels[i], c->module, ops_cuda_kernel_name(c, i)));
+    OPS_TRY(ops_cuda_take_shared(c));
     OPS_TRY(ops_cudnn_start(c));
     OPS_TRY(ops_cuda_epilogues_start(c));
     return start_cublas(c);
@@ -115,11 +116,13 @@ static void cuda_destroy(ops *o) {
 static void cuda_describe(const ops *o, char *out, size_t bytes) {
     const cuda_ops *c = cuda_of(o);
     const char *halves = o->fp16 ? ", fp16 products with fp32 sums" : o->bf16 ? ", bf16 products with fp32 sums" : "";
-    char dnn[32] = "", products[48] = "";
+    char dnn[32] = "", products[80] = "";
     int version = 0;
     ops_cudnn_describe(c, dnn, sizeof dnn);
     if (o->attention_products)
         snprintf(products, sizeof products, ", %d products back through attention", o->attention_products);
+    if (c->module && o->attention_products != 7 && !ops_cuda_has_shared(c, OPS_KERNEL_attend_five_128))
+        strcat(products, ", 7 with heads above 96"); /* the GPU's limit, on which bits depend */
     if (c->handle && c->blas->cublasGetVersion_v2(c->handle, &version) == CUBLAS_STATUS_SUCCESS)
         snprintf(out, bytes, "cuda, cuBLAS %d.%d%s%s%s", version / 10000, version % 10000 / 100, dnn, halves, products);
     else

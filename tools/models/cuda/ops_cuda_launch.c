@@ -11,7 +11,7 @@ const char *ops_cuda_kernel_name(const cuda_ops *c, int kernel) {
         OPS_CUDA_KERNELS(NAME) OPS_CUDA_WIDE_KERNELS(NAME)
 #undef NAME
 #define NAME(name, args, shares) { "tess_ops_" #name, "tess_ops_f16_" #name },
-            OPS_ATTEND_KERNELS(NAME)
+            OPS_ATTEND_KERNELS(NAME) OPS_ATTEND_LARGE_KERNELS(NAME)
 #undef NAME
     };
     return names[kernel][c->base.fp16 != 0];
@@ -34,16 +34,46 @@ void ops_cuda_leave(const cuda_ops *c) {
     c->d->cuCtxPopCurrent(&popped);
 }
 
+/* ---- shared memory that a launch gives ------------------------------------------------------------ */
+static unsigned given_bytes(int kernel) {
+    switch (kernel) {
+#define GIVEN(name, args, shares)                                                                                      \
+    case OPS_KERNEL_##name: return sizeof(shares);
+        OPS_ATTEND_LARGE_KERNELS(GIVEN)
+#undef GIVEN
+    default: return 0;
+    }
+}
+
+/* A launch may give more than 48 KiB only to a function that is told so before. */
+tess_status ops_cuda_take_shared(cuda_ops *c) {
+    CU_TRY(
+        c, "asking for a block's shared memory",
+        c->d->cuDeviceGetAttribute(&c->shared_bytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, c->device));
+    for (int i = OPS_KERNEL_attend_16; i < OPS_N_KERNELS; i++)
+        if (given_bytes(i) && ops_cuda_has_shared(c, i))
+            CU_TRY(c, ops_cuda_kernel_name(c, i),
+                   c->d->cuFuncSetAttribute(c->kernels[i], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                            (int)given_bytes(i)));
+    return TESS_OK;
+}
+
+int ops_cuda_has_shared(const cuda_ops *c, int kernel) {
+    return given_bytes(kernel) <= (unsigned)c->shared_bytes;
+}
+
 tess_status ops_cuda_launch(const cuda_ops *c, int kernel, const void *args, uint64_t blocks) {
     void *params[] = { (void *)(uintptr_t)args };
-    unsigned threads = kernel < OPS_KERNEL_attend_16 ? OPS_BLOCK : TILE_THREADS;
+    unsigned given = given_bytes(kernel);
+    unsigned threads = kernel < OPS_KERNEL_attend_16 ? OPS_BLOCK : given ? TILE_MOST_THREADS : TILE_THREADS;
     if (!blocks)
         return TESS_OK;
     if (blocks > INT_MAX)
         return tess_fail(TESS_E_UNSUPPORTED, "operators cuda: %s of %llu blocks: at most %d are possible",
                          ops_cuda_kernel_name(c, kernel), (unsigned long long)blocks, INT_MAX);
     CU_TRY(c, ops_cuda_kernel_name(c, kernel),
-           c->d->cuLaunchKernel(c->kernels[kernel], (unsigned)blocks, 1, 1, threads, 1, 1, 0, c->stream, params, NULL));
+           c->d->cuLaunchKernel(c->kernels[kernel], (unsigned)blocks, 1, 1, threads, 1, 1, given, c->stream, params,
+                                NULL));
     return TESS_OK;
 }
 

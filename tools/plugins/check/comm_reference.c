@@ -13,31 +13,43 @@ const char *ref_dtype_name(uint32_t dtype) {
     return dtype < sizeof names / sizeof *names ? names[dtype] : "?";
 }
 
-/* Rounds to `digits` significant bits, ties to even. Subnormals are multiples of 2^least. */
-static double round_to(double x, int digits, int least) {
+/* 2^n for a normal result, and the largest such n with 2^n <= |x|; -1023 for a zero or subnormal x. libm's functions
+ * are much slower, and millions of values take them. */
+static double power_of_two(int n) {
+    const uint64_t bits = (uint64_t)(n + 1023) << 52;
+    double p;
+    memcpy(&p, &bits, sizeof p);
+    return p;
+}
+static int exponent_of(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (int)(bits >> 52 & 2047) - 1023;
+}
+
+/* Rounds a float to `digits` significant bits, ties to even. Subnormals are multiples of 2^least. */
+static double round_to(float x, int digits, int least) {
     if (x == 0 || !isfinite(x))
-        return x;
-    int e;
-    frexp(x, &e);
-    int unit = e - digits < least - digits + 1 ? least - digits + 1 : e - digits;
-    return ldexp(nearbyint(ldexp(x, -unit)), unit);
+        return (double)x;
+    const int e = exponent_of((double)x), unit = (e < least ? least : e) - digits + 1;
+    const double near = 3 * power_of_two(51); /* doubles near it are whole: a sum with it is rounded */
+    return copysign((fabs((double)x) * power_of_two(-unit) + near - near) * power_of_two(unit), (double)x);
 }
 
 static uint16_t f16_bits(float x) {
-    double v = fabs(round_to(x, 11, -14));
-    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    const double v = fabs(round_to(x, 11, -14));
+    const uint16_t sign = signbit(x) ? 0x8000 : 0;
+    const int e = exponent_of(v);
     if (v > 65504)
         return sign | 0x7c00;
-    if (v < ldexp(1, -14))
-        return sign | (uint16_t)ldexp(v, 24);
-    int e;
-    double m = frexp(v, &e);
-    return sign | (uint16_t)((e + 14) << 10) | (uint16_t)(ldexp(m, 11) - 1024);
+    if (e < -14)
+        return sign | (uint16_t)(v * power_of_two(24));
+    return sign | (uint16_t)((e + 15) << 10) | (uint16_t)(v * power_of_two(10 - e) - 1024);
 }
 
 static float f16_value(uint16_t bits) {
     int e = bits >> 10 & 31, m = bits & 1023;
-    double v = e == 31 ? INFINITY : e == 0 ? ldexp(m, -24) : ldexp(1024 + m, e - 25);
+    double v = e == 31 ? INFINITY : (e == 0 ? m : 1024 + m) * power_of_two((e == 0 ? 1 : e) - 25);
     return (float)(bits & 0x8000 ? -v : v);
 }
 
@@ -64,7 +76,7 @@ static uint64_t mix(uint64_t x) {
 }
 
 static void store(uint32_t dtype, double real, int64_t whole, void *out) {
-    uint16_t half = dtype == TESS_F16 ? f16_bits((float)real) : bf16_bits((float)real);
+    uint16_t half = dtype == TESS_F16 ? f16_bits((float)real) : dtype == TESS_BF16 ? bf16_bits((float)real) : 0;
     float single = (float)real;
     int32_t narrow = (int32_t)(uint32_t)(uint64_t)whole;
     uint8_t byte = (uint8_t)(uint64_t)whole;
@@ -89,7 +101,7 @@ void ref_value(uint32_t dtype, int rank, uint64_t i, int exact, void *out) {
     }
     /* Odd mantissas over a few binades show the order of additions in the last bits. No value is zero. */
     double m = (double)(h >> 12 | 1) / (double)(UINT64_C(1) << 52);
-    double real = ldexp(h & 1 ? m : -m, (int)(h >> 1 & 7) - 3);
+    double real = (h & 1 ? m : -m) * power_of_two((int)(h >> 1 & 7) - 3);
     store(dtype, real, (int64_t)h, out);
 }
 

@@ -172,14 +172,15 @@ static void expected(comm_rank *r, const struct call *x, uint64_t i, const void 
 
 static void check_result(comm_rank *r, struct call *x) {
     uint64_t bytes = ref_dtype_bytes(x->c.recv_dtype), n = elems_out(r, x);
-    unsigned char old[8], want[8];
+    unsigned char old[8] = { 0 }, want[8];
     if (x->c.op == TESS_BROADCAST && r->rank == x->c.root && !x->in_place)
         return; /* the other ranks' recv is unused */
     for (uint64_t i = 0; i < n; i++) {
         /* A long result is compared in its first and last thousand elements and some between. */
         if (n > 100000 && i > 1000 && i < n - 1000 && i % 61 != 0)
             continue;
-        ref_value(x->c.recv_dtype, EARLIER, i, x->exact, old);
+        if (x->c.flags & 1)
+            ref_value(x->c.recv_dtype, EARLIER, i, x->exact, old);
         expected(r, x, i, old, want);
         const unsigned char *got = (const unsigned char *)x->c.recv + i * bytes;
         uint64_t is = 0, should = 0;

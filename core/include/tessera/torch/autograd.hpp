@@ -41,15 +41,15 @@ struct Begin : torch::autograd::Node {
 };
 
 template <class N>
-Held<N> make_node(State &s, const std::shared_ptr<Call> &call) {
-    auto node = NodeOf<N>::make();
+PtrOf<N> make_node(State &s, const std::shared_ptr<Call> &call) {
+    PtrOf<N> node = new_node<N>(static_cast<const NodePtr *>(nullptr));
     node->state = s.shared_from_this();
     node->call = call;
     return node;
 }
 
 template <class... Args>
-Held<End> cut_inputs(State &s, const std::shared_ptr<Call> &call, std::tuple<Args...> &args) {
+PtrOf<End> cut_inputs(State &s, const std::shared_ptr<Call> &call, std::tuple<Args...> &args) {
     auto end = make_node<End>(s, call);
     each_tensor(args, [&](at::Tensor &t) {
         if (differentiable(t))
@@ -64,7 +64,7 @@ Held<End> cut_inputs(State &s, const std::shared_ptr<Call> &call, std::tuple<Arg
 }
 
 template <class R>
-void cut_outputs(State &s, const std::shared_ptr<Call> &call, const Held<End> &end, R &out) {
+void cut_outputs(State &s, const std::shared_ptr<Call> &call, const PtrOf<End> &end, R &out) {
     auto begin = make_node<Begin>(s, call);
     each_tensor(out, [&](at::Tensor &t) {
         if (differentiable(t))

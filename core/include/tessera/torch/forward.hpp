@@ -25,7 +25,7 @@ auto run_block(State &s, Block &b, const F &forward, std::tuple<Args...> args) {
     }
     bool training = s.pass == TESS_PASS_TRAIN && torch::GradMode::is_enabled(), again = training && b.recomputes;
     auto call = std::make_shared<Call>(Call{ &b, s.pass_number });
-    Held<End> end;
+    PtrOf<End> end;
     each_tensor(args, [&](at::Tensor &t) {
         if (b.computes && t.is_floating_point())
             t = t.to(*b.computes);

@@ -3,6 +3,7 @@
 #ifndef TESSERA_TORCH_TENSORS_HPP
 #define TESSERA_TORCH_TENSORS_HPP
 #include <torch/torch.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <memory>
@@ -48,25 +49,22 @@ void each_tensor(std::pair<T, U> &v, F &&f) {
     each_tensor(v.second, f);
 }
 
-/* What holds a node of the graph: until LibTorch 2.14 or so a std::shared_ptr, since then a pointer of its own. */
-using AnyNode = decltype(torch::autograd::Edge::function);
-template <class N, class Any = AnyNode>
-struct NodeOf {
-    using type = c10::intrusive_ptr<N>;
-    static type make() { return c10::make_intrusive<N>(); }
-};
+/* LibTorch holds its nodes by std::shared_ptr with a deleter of its own, or, as 2.15 does, by c10::intrusive_ptr.
+ * Neither has a name in the other's headers: `deleteNode` is found by its argument. */
+using NodePtr = decltype(torch::autograd::Edge::function);
 template <class N>
-struct NodeOf<N, std::shared_ptr<torch::autograd::Node>> {
-    using type = std::shared_ptr<N>;
-    static type make() {
-        return type(new N, [](N *node) { deleteNode(node); });
-    }
-};
+std::shared_ptr<N> new_node(const std::shared_ptr<torch::autograd::Node> *) {
+    return std::shared_ptr<N>(new N, [](N *node) { deleteNode(node); });
+}
 template <class N>
-using Held = typename NodeOf<N>::type;
+c10::intrusive_ptr<N> new_node(const c10::intrusive_ptr<torch::autograd::Node> *) {
+    return c10::make_intrusive<N>();
+}
+template <class N>
+using PtrOf = decltype(new_node<N>(static_cast<const NodePtr *>(nullptr)));
 
 /* The tensor alone, as an output of `node`. */
-inline void leads_to(at::Tensor &t, const AnyNode &node) {
+inline void leads_to(at::Tensor &t, const NodePtr &node) {
     at::Tensor fresh = t.detach();
     torch::autograd::create_gradient_edge(fresh, node);
     t = fresh;
