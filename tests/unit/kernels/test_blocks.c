@@ -482,6 +482,34 @@ static void test_blocks__sums_of_two_go_through_them(void **state) {
     sums_go_through(TESS_Q8E4M3, TESS_KERNEL_Q8E4M3);
 }
 
+/* A code that no cast makes, at each place of either part: the sum's block is not finite, whatever the instructions. */
+static void test_blocks__a_nan_is_seen_at_each_place(void **state) {
+    (void)state;
+    static char part[2][TESS_Q8_BYTES], sum[TESS_Q8_BYTES];
+    float ones[TESS_Q8_BLOCK], wide[TESS_Q8_BLOCK];
+    const void *in[2] = { part[0], part[1] };
+    for (int i = 0; i < TESS_Q8_BLOCK; i++)
+        ones[i] = 1;
+    for_each_isa(isa) for (int at = 0; at < 2 * TESS_Q8_BLOCK; at++) {
+        tess_kernel k = { .struct_size = sizeof k,
+                          .kernel = TESS_K_TREE_SUM,
+                          .in_dtype = TESS_Q8E4M3,
+                          .out_dtype = TESS_Q8E4M3,
+                          .n_in = 2,
+                          .flags = TESS_KERNEL_Q8E4M3,
+                          .in = in,
+                          .out = sum,
+                          .elems = TESS_Q8_BLOCK };
+        for (int p = 0; p < 2; p++)
+            cast(TESS_F32, TESS_Q8E4M3, ones, part[p], TESS_Q8_BLOCK);
+        part[at / TESS_Q8_BLOCK][4 + at % TESS_Q8_BLOCK] = at % 3 ? 0x7f : (char)0xff;
+        run_kernel(&k, NULL);
+        cast(TESS_Q8E4M3, TESS_F32, sum, wide, TESS_Q8_BLOCK);
+        assert_true(isnan(wide[at % TESS_Q8_BLOCK]));
+    }
+    tess__isa_limit(0);
+}
+
 static void test_blocks__sums_that_cannot_are_refused(void **state) {
     (void)state;
     double x[1] = { 1 }, y[1] = { 0 };
@@ -527,6 +555,7 @@ int main(void) {
         cmocka_unit_test(test_draws__depend_on_the_place_in_the_model_alone),
         cmocka_unit_test(test_blocks__instruction_sets_and_threads_change_no_bit),
         cmocka_unit_test(test_blocks__sums_of_two_go_through_them),
+        cmocka_unit_test(test_blocks__a_nan_is_seen_at_each_place),
         cmocka_unit_test(test_blocks__sums_that_cannot_are_refused),
         cmocka_unit_test(test_blocks__sums_are_the_tree_of_the_widened_values),
     };

@@ -110,6 +110,8 @@ static void test_matrices__each_has_an_owner_and_the_work_is_even(void **state) 
         }
         tess__matrices_balance(l, ranks, -1, &most, &all);
         assert_true(most * ranks <= 1.15 * all);
+        assert_true(tess__matrix_work(&(tess__matrix){ .rows = 3, .cols = 5 }) == 45);
+        assert_true(tess__matrix_work(&(tess__matrix){ .rows = 5, .cols = 3 }) == 45);
         tess__matrices_balance(l, ranks, 0, &one_most, &one_all);
         assert_true(one_all > 0 && one_all * LAYERS == all && one_most <= most);
         assert_int_equal(l->groups[0].scratch_bytes, 4 * 256);

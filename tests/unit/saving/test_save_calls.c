@@ -86,6 +86,13 @@ static void test_save_calls__what_cannot_be_saved_is_said(void **state) {
     o.on_newer = "a word that is longer than a message shows of it, by some";
     refuses(opened(0), &o, TESS_E_INVALID,
             "tess_checkpoint_save: on_newer is 'a word that is longer than a message sho', expected stop or aside");
+    o = to_dir();
+    setenv("TESSERA_ON_NEWER", "asides", 1);
+    tess *wrong = opened(0);
+    assert_int_equal(tess_checkpoint_save(wrong, &o), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "TESSERA_ON_NEWER is 'asides', expected one of stop|aside"));
+    tess_close(wrong);
+    unsetenv("TESSERA_ON_NEWER");
     for (int i = 0; i < 2; i++) {
         o = to_dir();
         o.dir = i ? "" : NULL;
