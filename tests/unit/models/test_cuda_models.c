@@ -375,7 +375,7 @@ static void same_gradients(const run *a, const run *b) {
     }
 }
 
-/* What a kernel finds in the tensor that it writes is what is found by reading it: the same bits. Two layers, so that
+/* A kernel finds in the tensor that it writes the number that a search finds: the same bits. Two layers, so that
  * one tensor's may not pass for another's. */
 static void test_cuda_models__found_is_what_would_be_sought(void **state) {
     static const char *const names[] = { "llama", "gpt2", "qwen3", "gemma2", "llama" };

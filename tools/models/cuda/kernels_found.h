@@ -42,7 +42,7 @@ TESS_FN uint32_t ops_fp8_of_room(const double *room) {
     return (uint32_t)most;
 }
 
-/* What a thread finds is kept in the first 2 * OPS_BLOCK doubles of the room, so that it takes no register. */
+/* The first 2 * OPS_BLOCK doubles of the room keep a thread's finds, so that they take no registers. */
 TESS_FN void ops_found_begin(const ops_found *f, uint32_t thread, double *room) {
     for (uint32_t k = 0; k < 2; k++)
         if (f->of[k])
