@@ -5,10 +5,10 @@ fail() { echo "FAILED: $*"; exit 1; }
 
 # Every process started from here on can be told by this mark in its environment.
 export TESSERA_TEST_MARK="$PWD/$$"
-# Threads that wait sleep. In scripts that train, decoders write no text at the end, each token of which is a pass; a program
-# would warn of the variable, which it does not read.
+# Threads that wait sleep. In scripts that train, decoders write no text at the end, each token of which is a pass, and no run
+# measures products for its utilisation; a program would warn of the variables, which it does not read.
 export OMP_WAIT_POLICY=passive
-! grep -q '[" ]train ' "$0" || export TESSERA_SAMPLE=0
+! grep -q '[" ]train ' "$0" || export TESSERA_SAMPLE=0 TESSERA_PEAK_FLOPS=1e11
 
 # expect CODE COMMAND…: runs it with output to out and err, and checks the exit code.
 expect() {

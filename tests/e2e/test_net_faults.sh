@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # labels: e2e
 # timeout: 600
-# processors: 2
-# slow: 7200 TRIALS=10
+# processors: 1
+# slow: 7200 TRIALS=3
 # Faults of the network between three hosts of one rank, made by our switch while they train. Those that heal leave the bits as
 # they are; after the others every host ends with code 5 and names who cannot be reached. A table at the end.
 # TRIALS: of each fault; without it one of each that has a +. FAULTS: only those whose names this pattern matches.

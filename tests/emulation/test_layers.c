@@ -22,6 +22,11 @@ static int32_t *numbers(uint64_t n, uint64_t below) {
     return x;
 }
 
+/* Rooms for what each block of a kernel finds in two tensors of 16 bits, or none. */
+static ops_found found_of(int which, uint64_t blocks) {
+    return (ops_found){ { which & 1 ? array(4 * blocks) : NULL, which & 2 ? array(4 * blocks) : NULL } };
+}
+
 /* ---- normalisation --------------------------------------------------------------------------------- */
 static void norm(uint64_t rows, uint64_t w, int half, int full) {
     ops_args_norm a = { .rows = rows, .width = w, .half = half, .eps = 1e-5, .about_zero = !full };
@@ -32,6 +37,8 @@ static void norm(uint64_t rows, uint64_t w, int half, int full) {
         a.sum = array(rows * w * 4), a.next = array(rows * w * 4), a.next_bias = factors(w, half, 1);
     }
     a.tile_rows = ops_is_vector(w) ? ops_tile_rows(w, half ? 2 : 4) : 0;
+    if (a.tile_rows)
+        a.found = found_of(half && full, over(rows, a.tile_rows));
     if (a.tile_rows)
         OPS(norm_tile, a, over(rows, a.tile_rows));
     else
@@ -49,6 +56,8 @@ static ops_args_norm_slopes slopes_of(uint64_t rows, uint64_t w, int half, int f
         a.masked = array(rows * w * 4), a.normal = array(rows * w * 4);
     }
     a.tile_rows = ops_is_vector(w) ? ops_tile_rows(w, half ? 4 : 8) : 0;
+    if (a.tile_rows)
+        a.found = found_of(half ? 2 * full + (rows != 33) : 0, over(rows, a.tile_rows));
     return a;
 }
 static void norm_slopes(uint64_t rows, uint64_t w, int half, int full) {
@@ -211,6 +220,8 @@ static void bias_and_gelu(uint64_t n, uint64_t w, int half) {
     ops_args_bias b = { .elems = n * w, .bias = factors(w, half, 1), .width = w, .half = half, .gelu = 1 };
     ops_args_gelu_slopes g = { .elems = n * w, .x = factors(n * w, half, 1), .half = half, .y = array(n * w * 4) };
     m.mask = mask_of(3, w, 0.3f);
+    b.found = found_of(half, over(n * w, 8 * OPS_BLOCK));
+    g.found = found_of(half ? 3 : 0, over(n * w, 8 * OPS_BLOCK));
     b.vector = 1, b.x = b.y = factors(n * w, half, 1), b.before = array(n * w * 4),
     g.dy = g.dx = factors(n * w, half, 1);
     OPS(mask, m, over(n * w, 8 * OPS_BLOCK));
@@ -237,6 +248,8 @@ static void llama(uint64_t n, uint64_t w, int half) {
     ops_args_rotate r = { .heads = 5, .pairs = (int32_t)w, .pitch = 2 * w * 7, .rows = n, .time = 3, .first = 4 };
     b.dy = b.y = factors(n * w, half, 1);
     r.x = factors(n * r.pitch, half, 1), r.half = half, r.back = n > 1, r.scale = 1.25f;
+    f.found = found_of(half, over(n * over(w, 8), OPS_BLOCK));
+    b.found = found_of(half ? 3 : 0, over(n * over(w, 8), OPS_BLOCK));
     f.gelu = b.gelu = n > 1;
     for (uint64_t i = 0; i < w; i++)
         r.turns[i] = 0.1 / (double)(i + 1);
@@ -490,7 +503,7 @@ static ops_cuda_fp8 fp8_of(const uint64_t *rows, uint64_t width, int orders, int
         f.rows[p] = rows[p], f.all += rows[p];
         f.blocks += (uint32_t)(over(rows[p], OPS_FP8_TILE) * over(width, OPS_FP8_TILE));
     }
-    f.n_parts = (uint32_t)over(f.all * width, 8 * OPS_BLOCK), f.parts = array(f.n_parts * 4);
+    f.n_parts = f.seekers = (uint32_t)over(f.all * width, 8 * OPS_BLOCK), f.parts = array(f.n_parts * 4);
     f.to = orders & AS_IT_IS ? array(f.all * width) : NULL;
     f.turned = orders & TURNED ? array(f.all * width) : NULL;
     return f;
@@ -504,10 +517,29 @@ static void test_layers__codes_of_fp8(void **state) {
                 ops_args_fp8_most a = { { fp8_of(some, 144, orders, e5m2, 1) } };
                 if (!alone)
                     a.of[1] = fp8_of(one, 400, orders ^ AS_IT_IS ? orders ^ AS_IT_IS : TURNED, !e5m2, 1e-3f);
-                OPS(fp8_most, a, a.of[0].n_parts + a.of[1].n_parts);
+                OPS(fp8_most, a, a.of[0].seekers + a.of[1].seekers);
                 OPS(fp8_codes, a, a.of[0].blocks + a.of[1].blocks);
                 compare(WHAT("orders %d, e5m2 %d, alone %d", orders, e5m2, alone));
             }
+}
+
+/* What the writer's blocks have found: few numbers, and more of them than a block of codes reads. */
+static void test_layers__codes_of_fp8_with_what_was_found(void **state) {
+    static const uint64_t one[] = { 48, 0, 0 }, some[] = { 272, 16, 144 };
+    (void)state;
+    EACH(uint32_t, n, 1, 300, OPS_FP8_FEW + 700) {
+        ops_args_fp8_most a = { { fp8_of(one, 400, TURNED, 1, 1), fp8_of(some, 144, AS_IT_IS, 0, 1) } };
+        uint32_t *found = array(4 * n);
+        for (uint32_t i = 0; i < n; i++)
+            found[i] = (127u << 23) + i * 7919 % n;
+        a.of[0].n_found = n, a.of[0].found = found, a.of[0].seekers = a.of[0].n_parts = (uint32_t)over(n, OPS_BLOCK);
+        a.of[0].parts = array(4 * a.of[0].n_parts);
+        if (n <= OPS_FP8_FEW)
+            a.of[0].parts = found, a.of[0].n_parts = n, a.of[0].seekers = 0;
+        OPS(fp8_most, a, a.of[0].seekers + a.of[1].seekers);
+        OPS(fp8_codes, a, a.of[0].blocks + a.of[1].blocks);
+        compare(WHAT("%d numbers", (int)n));
+    }
 }
 
 static void test_layers__every_kernel_has_a_case(void **state) {
@@ -536,6 +568,7 @@ int main(void) {
         cmocka_unit_test(test_layers__convolutions),
         cmocka_unit_test(test_layers__attention_between_products),
         cmocka_unit_test(test_layers__codes_of_fp8),
+        cmocka_unit_test(test_layers__codes_of_fp8_with_what_was_found),
         cmocka_unit_test(test_layers__every_kernel_has_a_case),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

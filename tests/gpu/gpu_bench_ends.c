@@ -69,11 +69,11 @@ static tess_status run_rotation(const void *bench) {
 }
 static tess_status run_swiglu(const void *bench) {
     const ends *e = bench;
-    return e->t->swiglu(e->o, e->x, e->y, e->rows, HIDDEN, 0);
+    return e->t->swiglu(e->o, e->x, e->y, e->rows, HIDDEN, 0, NULL);
 }
 static tess_status run_swiglu_backward(const void *bench) {
     const ends *e = bench;
-    return e->t->swiglu_backward(e->o, e->x, e->y, e->dx, e->y, e->rows, HIDDEN, 0);
+    return e->t->swiglu_backward(e->o, e->x, e->y, e->dx, e->y, e->rows, HIDDEN, 0, NULL, NULL);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */

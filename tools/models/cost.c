@@ -77,31 +77,44 @@ static int is_named(const model_param *p, const decoder_param *as) {
     return ends_with(p->name, as->leaf);
 }
 
-/* Keys and values have the input of queries, and up has that of a gate. */
-static int shares_input(const model *m, const model_param *p) {
+static int32_t place_of(const model *m, const model_param *p) {
     const decoder_family *f = m->t->decoder;
-    const decoder *d = m->own;
-    for (int32_t k = 0; k < f->n_params; k++) {
-        int32_t at = f->params[k].place;
-        if ((at == DECODER_K_W || at == DECODER_V_W || (at == DECODER_UP_W && d->gated)) && is_named(p, &f->params[k]))
-            return 1;
-    }
-    return 0;
+    for (int32_t k = 0; k < f->n_params; k++)
+        if (is_named(p, &f->params[k]))
+            return f->params[k].place;
+    return -1;
 }
 
-/* Codes of a product's factors. A GPU reads bf16 twice and writes a byte, of a result's gradient two, as it serves two
- * products. The CPU reads twice and writes bf16 for each product. */
+/* Keys and values have the input of queries, and up has that of a gate. */
+static int shares_input(const decoder *d, int32_t place) {
+    return place == DECODER_K_W || place == DECODER_V_W || (place == DECODER_UP_W && d->gated);
+}
+
+/* On a GPU the kernels that write these find their largest magnitudes (decoder/device_layer.c): every input but
+ * attention's result, and some gradients of results. */
+static int finds_input(const decoder *d, int32_t place) {
+    return d->beside && place != DECODER_O_W;
+}
+static int finds_gradient(const decoder *d, int32_t place) {
+    int is_found = place == DECODER_UP_W || place == DECODER_GATE_W || place == DECODER_O_W;
+    return d->beside && (is_found || (place == DECODER_DOWN_W && d->after_norms));
+}
+
+/* Codes of a product's factors. A GPU reads bf16 twice, or once if a maximum was found, and writes a byte, of a
+ * result's gradient two, as it serves two products. The CPU reads twice and writes bf16 for each product. */
 static void count_codes(const model *m, const model_block *b, model_cost *c) {
     const decoder *d = m->own;
     const double each = d->beside ? 5 : 6;
     for (int32_t i = b->first_param; i < b->first_param + b->n_params; i++) {
         const model_param *p = &m->desc.params[i];
-        int is_first_one = !shares_input(m, p), trains = !p->is_frozen;
+        int32_t place = place_of(m, p);
+        int is_first_one = !shares_input(d, place), trains = !p->is_frozen;
         double x = is_first_one ? (double)(d->rows * dim(p, 1)) : 0, dy = (double)(d->rows * dim(p, 0));
+        double of_x = (each - 2 * finds_input(d, place)) * x, of_dy = (each - 2 * finds_gradient(d, place)) * dy;
         if (!p->in_fp8)
             continue;
-        c->forward_bytes += each * (x + (double)p->elems);
-        c->backward_bytes += each * ((double)p->elems + dy + trains * x) + trains * (d->beside ? 1 : each) * dy;
+        c->forward_bytes += of_x + each * (double)p->elems;
+        c->backward_bytes += each * (double)p->elems + of_dy + trains * of_x + trains * (d->beside ? 1 : each) * dy;
         c->forward_kernels += 2 * is_first_one;
         c->backward_kernels += 2 * is_first_one * (1 + trains);
     }

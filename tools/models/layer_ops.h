@@ -9,7 +9,7 @@
  *  - Gradients are stored, or with `add` added to the old values. */
 #ifndef TESS_MODELS_LAYER_OPS_H
 #define TESS_MODELS_LAYER_OPS_H
-#include "ops.h"
+#include "fp8.h"
 
 typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns]; with `add`, y += that */
     int64_t rows, columns, depth;
@@ -29,7 +29,8 @@ typedef struct { /* y[rows, columns] = a[rows, depth] · b[depth, columns]; with
     /* If not null, a and b are codes of fp8, [rows, depth] and [columns, depth] (turn_b), and the product is multiplied
      * by both. Sides are multiples of 16. They exclude a_pitch and times, and allow bias with y_pitch, wide and add. */
     const float *a_inverse, *b_inverse;
-    int32_t a_e5m2; /* a is of e5m2; else it is, as b, of e4m3 */
+    int32_t a_e5m2;                 /* a is of e5m2; else it is, as b, of e4m3 */
+    fp8_found *found, *found_again; /* with them: of y behind GELU or its backward, and of `again`; null: not wanted */
 } ops_factors;
 
 enum { OPS_FP8_MOST = 3 };
@@ -39,6 +40,7 @@ typedef struct { /* codes of n matrices of `width` columns, which lie behind eac
     int32_t n, e5m2;                    /* n 0: no factor */
     void *to, *turned;                  /* [all rows, width] and [width, all rows]; null: not wanted */
     float *inverse;                     /* gets 1 / the scale */
+    const fp8_found *found;             /* of its one matrix; null or empty: it is read for that */
 } ops_fp8_factor;
 
 typedef struct { /* rows of `width`; `time` rows are a sample */
@@ -54,6 +56,7 @@ typedef struct { /* sum = x + dropout(add + add_bias); next = sum + next_bias; y
     double eps;              /* 0: 1e-5 */
     int32_t about_zero;      /* Llama's normalisation by the root of the mean square */
     int32_t one_more;        /* gains are 1 + w, as Gemma's are */
+    fp8_found *found;        /* of y; null: not wanted */
 } ops_norm;
 
 typedef struct { /* dx = add + the gradient of x; masked: dx after dropout's backward; normal: y, computed again */
@@ -63,6 +66,7 @@ typedef struct { /* dx = add + the gradient of x; masked: dx after dropout's bac
     void *dx, *masked, *normal; /* masked, normal null: not wanted */
     const ops_dropout *drop;    /* dropout of `masked` */
     int32_t about_zero, one_more;
+    fp8_found *found, *found_normal; /* of masked, or without it of dx, and of normal; null: not wanted */
 } ops_norm_backward;
 
 typedef struct { /* in place: normalises about zero each head of queries and keys, with which a row begins */
@@ -128,8 +132,10 @@ struct ops_layer_table {
      * that are no multiples of eight may take several. */
     tess_status (*product)(ops *, const ops_factors *, void *workspace);
     uint64_t (*fp8_need)(void); /* bytes of scratch of the next; [pure] */
-    /** Makes codes of one factor or two, each of which is read once for both orders. Two launches. A table for bf16 has
-     * it. */
+    /** [pure] Bytes of a tensor's fp8_found. */
+    uint64_t (*fp8_found_need)(uint64_t rows, uint64_t width);
+    /** Makes codes of one factor or two, each of which is read once for both orders. Two launches, or one if there is
+     * nothing to seek. A table for bf16 has it. */
     tess_status (*fp8_codes)(ops *, const ops_fp8_factor both[2], void *scratch);
     tess_status (*norm)(ops *, const ops_norm *);
     tess_status (*norm_backward)(ops *, const ops_norm_backward *);
@@ -155,11 +161,12 @@ struct ops_layer_table {
      * the number of all rows' heads, and 2 · size. */
     tess_status (*head_norm_backward)(ops *, const ops_head_norm *, float *query_dw, float *key_dw, int32_t add,
                                       void *scratch);
-    /** y[rows, width] = the SiLU, or with `gelu` the GELU, of a row's first half, times its second half. */
-    tess_status (*swiglu)(ops *, const void *x, void *y, uint64_t rows, uint64_t width, int32_t gelu);
-    /** Computes dx, and y again, which may be dy. */
+    /** y[rows, width] = the SiLU, or with `gelu` the GELU, of a row's first half, times its second half. found null:
+     * not wanted */
+    tess_status (*swiglu)(ops *, const void *x, void *y, uint64_t rows, uint64_t width, int32_t gelu, fp8_found *found);
+    /** Computes dx, and y again, which may be dy. found: of dx; found_again: of y */
     tess_status (*swiglu_backward)(ops *, const void *x, const void *dy, void *dx, void *y, uint64_t rows,
-                                   uint64_t width, int32_t gelu);
+                                   uint64_t width, int32_t gelu, fp8_found *found, fp8_found *found_again);
     /** Returns TESS_E_UNSUPPORTED if what was asked to compute attention cannot compute this shape. */
     tess_status (*attention_check)(const ops *, const ops_attention_shape *);
     void (*attention_need)(const ops *, const ops_attention_shape *, ops_scratch *need);

@@ -218,7 +218,7 @@ void train_optimizer_words(const char *selection, char out[TRAIN_OPTIMIZER_BYTES
 void train_identity_make(train_run *);         /* call it when the data is open */
 tess_status train_identity_agree(train_run *); /* [C] fails with a line that names both sides if ranks differ */
 enum { TRAIN_IDENTITY_BYTES = 520 };
-/** What a checkpoint keeps of it, and what is frozen, which a ledger's digests tell by themselves. */
+/** Writes what a checkpoint keeps of the identity, and what is frozen. A ledger tells the latter by its digests. */
 void train_identity_saved(const train_run *, char out[TRAIN_IDENTITY_BYTES]);
 /** Prints in one line the differences from the run that saved `saved`. */
 void train_identity_compare(const train_run *, const char *saved);

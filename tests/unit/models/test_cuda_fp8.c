@@ -115,6 +115,129 @@ static void test_cuda_fp8__zeros_and_what_is_not_finite(void **state) {
     close_tables(&t);
 }
 
+/* ---- what writers find ---------------------------------------------------------------------------------- */
+typedef struct { /* rooms for it, larger than any kernel here has blocks */
+    both at;
+    fp8_found found;
+} finding;
+enum { ROOMS = 4096 };
+
+static finding find(void) {
+    finding f = { .at = take(ROOMS * sizeof(uint32_t)) };
+    memset(f.at.host, 0x5a, f.at.bytes);
+    up(&f.at);
+    f.found = (fp8_found){ .at = f.at.dev, .n = 77 };
+    return f;
+}
+
+static uint32_t largest(const uint16_t *x, uint64_t n) {
+    uint32_t most = 0;
+    for (uint64_t i = 0; i < n; i++)
+        most = fp8_size((uint32_t)x[i] << 16) > most ? fp8_size((uint32_t)x[i] << 16) : most;
+    return most;
+}
+
+/* Each of `blocks` numbers is one of the tensor's, the largest is its largest, and none lies behind them. */
+static void expect_found(const finding *f, const both *y, uint64_t elems, uint64_t blocks) {
+    uint32_t *got = down(&f->at), most = 0;
+    uint16_t *there = down(y);
+    assert_int_equal(f->found.n, blocks);
+    for (uint64_t i = 0; i < blocks; i++)
+        most = got[i] > most ? got[i] : most;
+    assert_int_equal(most, largest(there, elems));
+    assert_true(most > 0);
+    for (uint64_t i = blocks; i < ROOMS; i++)
+        assert_int_equal(got[i], 0x5a5a5a5a);
+    free(got), free(there);
+}
+
+static both bf16(uint32_t which, uint64_t elems) {
+    return matrix(which, elems, 3);
+}
+
+static void norms_find(uint64_t rows, uint64_t width, uint64_t forward, uint64_t backward, int masks) {
+    tables t = open_tables(IN_BF16, 1 << 20);
+    const ops_rows of = { rows, width, rows };
+    const ops_dropout drop = { .rate = 0.5f, .seed = 3 };
+    both x = bf16(1, rows * width), w = bf16(2, width), y = take(rows * width * 2), stats = take(rows * 8);
+    both dy = bf16(4, rows * width), dx = take(rows * width * 2), masked = take(rows * width * 2), again = y;
+    finding f = find(), g = find(), h = find();
+    ops_norm n = { .of = of, .x = x.dev, .w = w.dev, .y = y.dev, .stats = stats.dev, .found = &f.found };
+    assert_int_equal(layer(&t)->norm(t.d, &n), TESS_OK);
+    expect_found(&f, &y, rows * width, forward);
+    again = take(rows * width * 2);
+    ops_norm_backward b = { .of = of, .x = x.dev, .w = w.dev, .dy = dy.dev, .stats = stats.dev, .dx = dx.dev };
+    b.normal = again.dev, b.masked = masks ? masked.dev : NULL, b.drop = &drop;
+    b.found = &g.found, b.found_normal = &h.found;
+    assert_int_equal(layer(&t)->norm_backward(t.d, &b), TESS_OK);
+    expect_found(&g, masks ? &masked : &dx, rows * width, backward);
+    expect_found(&h, &again, rows * width, backward);
+    finding alone = find(); /* beside sums over columns, of one tensor only */
+    both dw = numbers(5, width);
+    const ops_columns sums = { .x = x.dev, .dy = dy.dev, .stats = stats.dev, .dw = dw.dev, .width = width };
+    b.found = NULL, b.found_normal = &alone.found;
+    assert_int_equal(layer(&t)->norm_backward_columns(t.d, &b, &sums, 1, 0, t.scratch.dev), TESS_OK);
+    expect_found(&alone, &again, rows * width, backward);
+    close_tables(&t);
+}
+
+/* Rows that no block can keep: their kernels find nothing, and say so. */
+static void test_cuda_fp8__norms_find_the_largest(void **state) {
+    (void)state;
+    norms_find(37, 64, 3, 3, 0);
+    norms_find(16, 1024, 2, 4, 1);
+    tables t = open_tables(IN_BF16, 0);
+    both x = bf16(1, 2 * 16384), w = bf16(2, 16384), y = take(2 * 16384 * 2), stats = take(16);
+    finding f = find();
+    ops_norm n = { .of = { 2, 16384, 2 }, .x = x.dev, .w = w.dev, .y = y.dev, .stats = stats.dev, .found = &f.found };
+    assert_int_equal(layer(&t)->norm(t.d, &n), TESS_OK);
+    assert_int_equal(f.found.n, 0);
+    close_tables(&t);
+}
+
+static void test_cuda_fp8__activations_find_the_largest(void **state) {
+    enum { WIDE = 112, ALL = 40 * WIDE };
+    (void)state;
+    for (int32_t is_gelu = 0; is_gelu < 2; is_gelu++) {
+        tables t = open_tables(IN_BF16, 0);
+        both x = bf16(1, 2 * ALL), dy = bf16(2, ALL), y = take(ALL * 2), dx = take(2 * ALL * 2);
+        finding f = find(), g = find(), h = find();
+        assert_int_equal(layer(&t)->swiglu(t.d, x.dev, y.dev, 40, WIDE, is_gelu, &f.found), TESS_OK);
+        expect_found(&f, &y, ALL, 3);
+        assert_int_equal(
+            layer(&t)->swiglu_backward(t.d, x.dev, dy.dev, dx.dev, y.dev, 40, WIDE, is_gelu, &g.found, &h.found),
+            TESS_OK);
+        expect_found(&g, &dx, 2 * ALL, 3);
+        expect_found(&h, &y, ALL, 3);
+        close_tables(&t);
+    }
+}
+
+/* Codes take their scale from it, few numbers or many, and read the tensor for nothing else. */
+static void test_cuda_fp8__codes_take_what_was_found(void **state) {
+    static const uint64_t rows[] = { 48 };
+    static const uint32_t numbers_of[] = { 1, 300, 2048, 2049, 4000 };
+    (void)state;
+    for (size_t i = 0; i < sizeof numbers_of / sizeof *numbers_of; i++) {
+        tables t = open_tables(IN_BF16, 0);
+        codes a = codes_of(rows, 1, 80, AS_IT_IS | TURNED, 1, 2);
+        uint32_t n = numbers_of[i], *most = NULL;
+        finding f = find();
+        most = f.at.host;
+        for (uint32_t k = 0; k < n; k++)
+            most[k] = k == n - 1 - n / 3 ? 0x44000000u /* 512, of numbers below 2 */ : 0x3f800000u;
+        up(&f.at);
+        both inverse = take(4), parts = take(layer(&t)->fp8_need());
+        ops_fp8_factor two[2] = { factor_of(&a, inverse.dev) };
+        f.found.n = n, two[0].found = &f.found;
+        assert_int_equal(layer(&t)->fp8_codes(t.d, two, parts.dev), TESS_OK);
+        float *got = down(&inverse);
+        assert_true(*got == fp8_inverse(fp8_scale(0x44000000u, 1)));
+        free(got);
+        close_tables(&t);
+    }
+}
+
 /* ---- products ------------------------------------------------------------------------------------------ */
 static double value(const codes *c, uint64_t row, uint64_t k) {
     return (double)fp8_value(((uint8_t *)c->to.host)[row * DEPTH + k], c->e5m2) * c->inverse;
@@ -210,6 +333,25 @@ static void test_cuda_fp8__what_follows_a_product(void **state) {
     close_tables(&p.t);
 }
 
+/* GELU behind a product, and the way back through it, find the largest of what they write. */
+static void test_cuda_fp8__gelu_finds_the_largest(void **state) {
+    const uint64_t blocks = (ROWS * COLUMNS + 2047) / 2048;
+    product p = open_product(0);
+    both y = take(ROWS * COLUMNS * 2), before = take(ROWS * COLUMNS * 2), again = take(ROWS * COLUMNS * 2);
+    finding f = find(), g = find(), h = find();
+    ops_factors a = call_of(&p, 0);
+    (void)state;
+    a.bias = p.bias.dev, a.gelu = 1, a.before = before.dev, a.y = y.dev, a.found = &f.found;
+    assert_int_equal(layer(&p.t)->product(p.t.d, &a, p.t.scratch.dev), TESS_OK);
+    expect_found(&f, &y, ROWS * COLUMNS, blocks);
+    a = call_of(&p, 0);
+    a.y = y.dev, a.through = before.dev, a.again = again.dev, a.found = &g.found, a.found_again = &h.found;
+    assert_int_equal(layer(&p.t)->product(p.t.d, &a, p.t.scratch.dev), TESS_OK);
+    expect_found(&g, &y, ROWS * COLUMNS, blocks);
+    expect_found(&h, &again, ROWS * COLUMNS, blocks);
+    close_tables(&p.t);
+}
+
 /* The library offers nothing for sides that are no whole vectors: an error, not another precision. */
 static void test_cuda_fp8__a_product_that_does_not_exist_is_one_line(void **state) {
     product p = open_product(0);
@@ -226,6 +368,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_fp8__codes_and_scales_are_the_formulas),
         cmocka_unit_test(test_cuda_fp8__zeros_and_what_is_not_finite),
+        cmocka_unit_test(test_cuda_fp8__norms_find_the_largest),
+        cmocka_unit_test(test_cuda_fp8__activations_find_the_largest),
+        cmocka_unit_test(test_cuda_fp8__codes_take_what_was_found),
+        cmocka_unit_test(test_cuda_fp8__gelu_finds_the_largest),
         cmocka_unit_test(test_cuda_fp8__products_are_sums_of_what_codes_mean),
         cmocka_unit_test(test_cuda_fp8__what_follows_a_product),
         cmocka_unit_test(test_cuda_fp8__a_product_that_does_not_exist_is_one_line),

@@ -114,7 +114,7 @@ static void swiglu_on(uint64_t width, int halves) {
         ((float *)x.host)[i] *= 8; /* both ends of SiLU */
     up_factors(&x, halves);
     double within = halves ? 4e-3 : 1e-6;
-    assert_int_equal(layer(&t)->swiglu(t.d, x.dev, y.dev, ROWS, width, 0), TESS_OK);
+    assert_int_equal(layer(&t)->swiglu(t.d, x.dev, y.dev, ROWS, width, 0, NULL), TESS_OK);
     for (uint64_t i = 0; i < ROWS * width; i++) {
         float *gate = (float *)x.host + i / width * 2 * width + i % width,
               *out = (float *)dx.host + (gate - (float *)x.host);
@@ -124,7 +124,8 @@ static void swiglu_on(uint64_t width, int halves) {
         out[width] = (float)(d * g * s);
     }
     near_factors(&y, halves, within);
-    assert_int_equal(layer(&t)->swiglu_backward(t.d, x.dev, dy.dev, dx.dev, dy.dev, ROWS, width, 0), TESS_OK);
+    assert_int_equal(layer(&t)->swiglu_backward(t.d, x.dev, dy.dev, dx.dev, dy.dev, ROWS, width, 0, NULL, NULL),
+                     TESS_OK);
     near_factors(&dx, halves, within);
     memcpy(dy.host, y.host, ROWS * width * 4); /* which the gradient made room for */
     near_factors(&dy, halves, within);

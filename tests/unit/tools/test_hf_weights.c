@@ -276,6 +276,7 @@ static double compare_sequence(run *r) {
         assert_int_equal(direct_run(r->d, TESS_PASS_EVAL, r->batch, 0, 0, r->result), TESS_OK);
         for (int c = 0; c < VOCABULARY; c++) {
             most = fmax(most, fabs((double)whole[c]));
+            assert_true(isfinite((double)lm_logits(r->result)[c])); /* fmax would pass it over */
             off = fmax(off, fabs((double)whole[c] - (double)lm_logits(r->result)[c]));
         }
     }

@@ -43,6 +43,23 @@ struct known<ops_args_fp8_most, true> {
     __device__ known(const ops_args_fp8_most &a, int) : args(a) {}
 };
 
+/* Returns whether the last phases do nothing, as nobody wants what a kernel finds (kernels_found.h). */
+template <class T>
+__device__ static inline int finds_nothing(const T &) {
+    return 0;
+}
+#define FINDS(name, in, and_if)                                                                                        \
+    __device__ static inline int finds_nothing(const ops_args_##name &a) {                                             \
+        return and_if && !(in).found.of[0] && !(in).found.of[1];                                                       \
+    }
+FINDS(bias, a, 1)
+FINDS(gelu_slopes, a, 1)
+FINDS(swiglu, a, 1)
+FINDS(swiglu_slopes, a, 1)
+FINDS(norm, a, a.tile_rows) /* without them it is a kernel that finds nothing and has no such phases */
+FINDS(norm_slopes, a, a.tile_rows)
+FINDS(norm_slopes_columns, a.norm, 1)
+
 #define KERNEL_OF(name, phases, doubles, bounds)                                                                       \
     extern "C" __global__ void __launch_bounds__ bounds OPS_KERNEL(name)(const __grid_constant__ ops_args_##name a) {  \
         __shared__ __align__(16) double room[doubles];                                                                 \
@@ -57,6 +74,8 @@ struct known<ops_args_fp8_most, true> {
 #define PHASES_OF(name, phases, half)                                                                                  \
     const known<ops_args_##name> k(a, half);                                                                           \
     _Pragma("unroll") for (int phase = 0; phase < phases; phase++) {                                                   \
+        if (phase >= phases - OPS_FOUND_PHASES && finds_nothing(k.args))                                               \
+            break;                                                                                                     \
         if (phase)                                                                                                     \
             __syncthreads();                                                                                           \
         ops_body_##name(&k.args, blockIdx.x, threadIdx.x, phase, room);                                                \

@@ -12,6 +12,7 @@
 #include "kernels_attention.h"
 #include "kernels_columns.h"
 #include "kernels_elements.h"
+#include "kernels_found.h"
 #include "kernels_fp8.h"
 #include "kernels_images.h"
 #include "kernels_layer.h"
@@ -50,8 +51,8 @@
     X(turn_weights, 1)                                                                                                 \
     X(add_weights, 1)                                                                                                  \
     X(mask, 1)                                                                                                         \
-    X(bias, 1)                                                                                                         \
-    X(gelu_slopes, 1)                                                                                                  \
+    X(bias, 3)                                                                                                         \
+    X(gelu_slopes, 3)                                                                                                  \
     X(norm, 3)                                                                                                         \
     X(norm_slopes, 2)                                                                                                  \
     X(embed, 1)                                                                                                        \
@@ -59,8 +60,8 @@
     X(head_norm, 2)                                                                                                    \
     X(head_norm_slopes, 2)                                                                                             \
     X(rotate, 1)                                                                                                       \
-    X(swiglu, 1)                                                                                                       \
-    X(swiglu_slopes, 1)                                                                                                \
+    X(swiglu, 3)                                                                                                       \
+    X(swiglu_slopes, 3)                                                                                                \
     X(stored, 1)                                                                                                       \
     X(fp8_most, 3)                                                                                                     \
     X(sort_ids, 2)                                                                                                     \
@@ -72,10 +73,10 @@
 /* Kernels whose room is OPS_WIDE doubles. */
 #define OPS_CUDA_WIDE_KERNELS(X)                                                                                       \
     X(columns, 4)                                                                                                      \
-    X(norm_slopes_columns, 4)                                                                                          \
-    X(norm_tile, 5)                                                                                                    \
+    X(norm_slopes_columns, 6)                                                                                          \
+    X(norm_tile, 7)                                                                                                    \
     X(fp8_codes, 4)                                                                                                    \
-    X(norm_slopes_tile, 4)                                                                                             \
+    X(norm_slopes_tile, 6)                                                                                             \
     X(loss_tile, 5)                                                                                                    \
     X(loss_rows, 4)                                                                                                    \
     X(loss_sum, 2)

@@ -4,9 +4,9 @@
 #ifndef TESS_MODELS_CUDA_KERNELS_FP8_H
 #define TESS_MODELS_CUDA_KERNELS_FP8_H
 #include "kernels_layer.h"
-#include "tools/models/fp8_formulas.h"
 
 enum { OPS_FP8_PIECES = 3, OPS_FP8_PARTS = 512 /* blocks that share the search for a maximum */ };
+enum { OPS_FP8_FEW = 2048 /* numbers of a writer's blocks that each block of codes reads itself */ };
 enum { OPS_FP8_TILE = 128, OPS_FP8_PITCH = OPS_FP8_TILE / 4 + 1 /* words, so that columns lie in other banks */ };
 typedef struct { /* matrices of `width` columns in bf16, which lie behind each other as codes and have one scale */
     const void *from[OPS_FP8_PIECES];
@@ -14,8 +14,10 @@ typedef struct { /* matrices of `width` columns in bf16, which lie behind each o
     uint64_t width, all;           /* all: rows of all */
     uint8_t *to, *turned;          /* [all, width] and [width, all]; null: not wanted */
     float *inverse;                /* gets 1 / the scale, which a product multiplies by */
-    uint32_t *parts;               /* maxima of the blocks that search */
-    uint32_t n_parts, blocks;      /* blocks: those that write codes */
+    uint32_t *parts;               /* maxima, of the blocks that search or of those of the writer */
+    const uint32_t *found;         /* null, or n_found maxima of the writer's blocks, among which is sought */
+    uint32_t n_found, n_parts;
+    uint32_t seekers, blocks; /* blocks that search, and that write codes */
     int32_t e5m2;
 } ops_cuda_fp8;
 typedef struct {
@@ -24,11 +26,10 @@ typedef struct {
 typedef ops_args_fp8_most ops_args_fp8_codes;
 
 /* ---- the largest magnitude ------------------------------------------------------------------------ */
-TESS_FN uint32_t ops_fp8_larger(uint32_t most, const float *v) {
-    for (int k = 0; k < 8; k++) {
-        uint32_t size = fp8_size(tess_f32_bits(v[k]));
-        most = size > most ? size : most;
-    }
+TESS_FN uint32_t ops_fp8_largest(const uint32_t *of, uint32_t n, uint32_t first, uint32_t step) {
+    uint32_t most = 0;
+    for (uint32_t i = first; i < n; i += step)
+        most = of[i] > most ? of[i] : most;
     return most;
 }
 TESS_FN uint32_t ops_fp8_search(const ops_cuda_fp8 *f, uint64_t first) {
@@ -51,23 +52,14 @@ TESS_FN uint32_t ops_fp8_search(const ops_cuda_fp8 *f, uint64_t first) {
     }
     return most;
 }
-/* Sixteen threads each take the largest of sixteen; ops_fp8_of_room takes that of theirs. */
-TESS_FN void ops_fp8_gather(double *room, uint32_t thread) {
-    for (uint32_t k = 1; thread < 16 && k < 16; k++)
-        room[thread * 16] = room[thread * 16 + k] > room[thread * 16] ? room[thread * 16 + k] : room[thread * 16];
-}
-TESS_FN uint32_t ops_fp8_of_room(const double *room) {
-    double most = 0;
-    for (int k = 0; k < 16; k++)
-        most = room[16 * k] > most ? room[16 * k] : most;
-    return (uint32_t)most;
-}
 OPS_BODY(fp8_most) {
-    int second = block >= a->of[0].n_parts;
+    int second = block >= a->of[0].seekers;
     const ops_cuda_fp8 *f = &a->of[second];
-    uint32_t part = second ? block - a->of[0].n_parts : block;
-    if (phase == 0)
-        room[thread] = (double)ops_fp8_search(f, ((uint64_t)part * OPS_BLOCK + thread) * 8);
+    uint32_t part = second ? block - a->of[0].seekers : block, first = part * OPS_BLOCK + thread;
+    if (phase == 0 && f->found)
+        room[thread] = (double)ops_fp8_largest(f->found, f->n_found, first, f->seekers * OPS_BLOCK);
+    else if (phase == 0)
+        room[thread] = (double)ops_fp8_search(f, (uint64_t)first * 8);
     else if (phase == 1)
         ops_fp8_gather(room, thread);
     else if (thread == 0)
@@ -165,10 +157,7 @@ OPS_BODY(fp8_codes) {
     uint32_t number = second ? block - a->of[0].blocks : block;
     const ops_fp8_tile t = ops_fp8_tile_of(f, number);
     if (phase == 0) {
-        uint32_t most = 0;
-        for (uint32_t p = thread; p < f->n_parts; p += OPS_BLOCK)
-            most = f->parts[p] > most ? f->parts[p] : most;
-        room[thread] = (double)most;
+        room[thread] = (double)ops_fp8_largest(f->parts, f->n_parts, thread, OPS_BLOCK);
     } else if (phase == 1) {
         ops_fp8_gather(room, thread);
     } else if (phase == 2) {

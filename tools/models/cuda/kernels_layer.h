@@ -3,8 +3,7 @@
  * an operand of products: of 16 bits (`half`, half.h) or fp32. Kernels compute in fp32. */
 #ifndef TESS_MODELS_CUDA_KERNELS_LAYER_H
 #define TESS_MODELS_CUDA_KERNELS_LAYER_H
-#include "half.h"
-#include "kernel_body.h"
+#include "kernels_found.h"
 
 TESS_FN float ops_get(const void *x, uint64_t i, int32_t half) {
     return half ? ops_of_half(((const uint16_t *)x)[i]) : ((const float *)x)[i];
@@ -180,6 +179,7 @@ typedef struct { /* x may be y. bias null: none. before: null, or gets x + bias.
     void *before, *y;
     uint64_t elems, width, pitch; /* pitch 0: rows have no gaps; otherwise x is y, and only the bias is added */
     int32_t half, gelu, vector;   /* vector: all arrays start at multiples of 16 bytes; one token's row may not */
+    ops_found found;              /* of y */
 } ops_args_bias;
 TESS_FN void ops_bias_apart(const ops_args_bias *a, uint64_t i) {
     for (uint64_t end = i + 8 < a->elems ? i + 8 : a->elems; i < end; i++) {
@@ -187,16 +187,8 @@ TESS_FN void ops_bias_apart(const ops_args_bias *a, uint64_t i) {
         ops_put(a->y, at, a->half, ops_get(a->y, at, a->half) + ops_get(a->bias, c, a->half));
     }
 }
-OPS_BODY(bias) {
+TESS_FN void ops_bias_of_eight(const ops_args_bias *a, uint64_t i, uint32_t thread, double *room) {
     float v[8];
-    OPS_EIGHT(i);
-    OPS_ONE_PHASE;
-    if (i >= a->elems)
-        return;
-    if (a->pitch) {
-        ops_bias_apart(a, i);
-        return;
-    }
     ops_get_eight(a->x, i, a->elems - i, a->half, a->vector, v);
     if (a->bias)
         ops_add_bias(a->bias, i, a->width, a->half, a->vector, v);
@@ -205,6 +197,19 @@ OPS_BODY(bias) {
     for (int k = 0; k < 8; k++)
         v[k] = a->gelu ? ops_gelu_of(ops_rounded(v[k], a->half)) : v[k];
     ops_put_eight(a->y, i, a->elems - i, a->half, a->vector, v);
+    ops_found_add(&a->found, 0, thread, v, room);
+}
+OPS_BODY(bias) {
+    OPS_EIGHT(i);
+    if (phase) {
+        ops_found_end(&a->found, block, thread, phase - 1, room);
+        return;
+    }
+    ops_found_begin(&a->found, thread, room);
+    if (i < a->elems && a->pitch)
+        ops_bias_apart(a, i);
+    else if (i < a->elems)
+        ops_bias_of_eight(a, i, thread, room);
 }
 
 typedef struct { /* dx of GELU, and y = GELU(x) computed again; dx may be dy */
@@ -212,8 +217,10 @@ typedef struct { /* dx of GELU, and y = GELU(x) computed again; dx may be dy */
     void *dx, *y;
     uint64_t elems;
     int32_t half;
+    ops_found found; /* of dx and y */
 } ops_args_gelu_slopes;
-TESS_FN void ops_gelu_slopes_eight(const ops_args_gelu_slopes *a, uint64_t i, uint64_t n, int vector) {
+TESS_FN void ops_gelu_slopes_eight(const ops_args_gelu_slopes *a, uint64_t i, uint32_t thread, double *room, uint64_t n,
+                                   int vector) {
     float x[8], dy[8];
     ops_get_eight(a->x, i, n, a->half, vector, x);
     ops_get_eight(a->dy, i, n, a->half, vector, dy);
@@ -223,12 +230,18 @@ TESS_FN void ops_gelu_slopes_eight(const ops_args_gelu_slopes *a, uint64_t i, ui
     }
     ops_put_eight(a->dx, i, n, a->half, vector, dy);
     ops_put_eight(a->y, i, n, a->half, vector, x);
+    ops_found_add(&a->found, 0, thread, dy, room);
+    ops_found_add(&a->found, 1, thread, x, room);
 }
 OPS_BODY(gelu_slopes) {
     OPS_EIGHT(i);
-    OPS_ONE_PHASE;
+    if (phase) {
+        ops_found_end(&a->found, block, thread, phase - 1, room);
+        return;
+    }
+    ops_found_begin(&a->found, thread, room);
     if (i < a->elems)
-        OPS_KNOWN(a->elems - i >= 8, a->elems - i, ops_gelu_slopes_eight, a, i);
+        OPS_KNOWN(a->elems - i >= 8, a->elems - i, ops_gelu_slopes_eight, a, i, thread, room);
 }
 
 /* ---- residual and normalisation ----------------------------------------------------------------- */
@@ -252,6 +265,7 @@ typedef struct { /* sum = x + masked(add + add_bias); next = sum + next_bias; y 
     double eps;
     int32_t half, about_zero, one_more; /* about_zero: Llama's normalisation by the root of the mean square */
     uint32_t tile_rows;                 /* kernels_norm.h */
+    ops_found found;                    /* of y; with tile_rows only */
 } ops_args_norm;
 TESS_FN float ops_norm_sum(const ops_args_norm *a, uint64_t r, uint64_t c) {
     uint64_t i = r * a->width + c;
@@ -307,6 +321,7 @@ typedef struct { /* dx = add + the gradient of x; masked: dx with dropout's mask
     ops_cuda_mask mask;
     int32_t half, about_zero, one_more;
     uint32_t tile_rows; /* kernels_norm.h */
+    ops_found found;    /* of masked, or without it of dx, and of normal; with tile_rows only */
 } ops_args_norm_slopes;
 OPS_BODY(norm_slopes) {
     OPS_ROW;

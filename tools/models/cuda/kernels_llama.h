@@ -131,20 +131,27 @@ typedef struct { /* y[rows, width] from x[rows, 2 · width] */
     void *y;
     uint64_t rows, width;
     int32_t half, gelu;
+    ops_found found; /* of y */
 } ops_args_swiglu;
-TESS_FN void ops_swiglu_eight(const ops_args_swiglu *a, uint64_t r, uint64_t c, uint64_t n, int vector) {
+TESS_FN void ops_swiglu_eight(const ops_args_swiglu *a, uint64_t r, uint64_t c, uint32_t thread, double *room,
+                              uint64_t n, int vector) {
     float gate[8], up[8];
     ops_get_eight(a->x, r * 2 * a->width + c, n, a->half, vector, gate);
     ops_get_eight(a->x, (r * 2 + 1) * a->width + c, n, a->half, vector, up);
     for (int k = 0; k < 8; k++)
         up[k] = a->gelu ? ops_gelu_of(gate[k]) * up[k] : ops_swiglu_of(gate[k], up[k]);
     ops_put_eight(a->y, r * a->width + c, n, a->half, vector, up);
+    ops_found_add(&a->found, 0, thread, up, room);
 }
 OPS_BODY(swiglu) {
     OPS_ROW_EIGHT(r, c);
-    OPS_ONE_PHASE;
+    if (phase) {
+        ops_found_end(&a->found, block, thread, phase - 1, room);
+        return;
+    }
+    ops_found_begin(&a->found, thread, room);
     if (r < a->rows)
-        OPS_KNOWN(ops_is_vector(a->width), a->width - c, ops_swiglu_eight, a, r, c);
+        OPS_KNOWN(ops_is_vector(a->width), a->width - c, ops_swiglu_eight, a, r, c, thread, room);
 }
 
 typedef struct { /* dx of x[rows, 2 · width], and y computed again; y may be dy */
@@ -152,8 +159,10 @@ typedef struct { /* dx of x[rows, 2 · width], and y computed again; y may be dy
     void *dx, *y;
     uint64_t rows, width;
     int32_t half, gelu;
+    ops_found found; /* of dx and y */
 } ops_args_swiglu_slopes;
-TESS_FN void ops_swiglu_slopes_eight(const ops_args_swiglu_slopes *a, uint64_t r, uint64_t c, uint64_t n, int vector) {
+TESS_FN void ops_swiglu_slopes_eight(const ops_args_swiglu_slopes *a, uint64_t r, uint64_t c, uint32_t thread,
+                                     double *room, uint64_t n, int vector) {
     float gate[8], up[8], dy[8], dup[8];
     uint64_t at = r * 2 * a->width + c;
     ops_get_eight(a->x, at, n, a->half, vector, gate);
@@ -168,11 +177,18 @@ TESS_FN void ops_swiglu_slopes_eight(const ops_args_swiglu_slopes *a, uint64_t r
     ops_put_eight(a->dx, at, n, a->half, vector, gate);
     ops_put_eight(a->dx, at + a->width, n, a->half, vector, dup);
     ops_put_eight(a->y, r * a->width + c, n, a->half, vector, up);
+    ops_found_add(&a->found, 0, thread, gate, room);
+    ops_found_add(&a->found, 0, thread, dup, room);
+    ops_found_add(&a->found, 1, thread, up, room);
 }
 OPS_BODY(swiglu_slopes) {
     OPS_ROW_EIGHT(r, c);
-    OPS_ONE_PHASE;
+    if (phase) {
+        ops_found_end(&a->found, block, thread, phase - 1, room);
+        return;
+    }
+    ops_found_begin(&a->found, thread, room);
     if (r < a->rows)
-        OPS_KNOWN(ops_is_vector(a->width), a->width - c, ops_swiglu_slopes_eight, a, r, c);
+        OPS_KNOWN(ops_is_vector(a->width), a->width - c, ops_swiglu_slopes_eight, a, r, c, thread, room);
 }
 #endif

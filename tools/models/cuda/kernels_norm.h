@@ -101,6 +101,7 @@ OPS_BODY(norm_tile) {
     if (!a->y)
         return;
     if (phase == 4) {
+        ops_found_begin(&a->found, thread, room);
         OPS_TILE_EACH(i, a->tile_rows, eights) {
             uint64_t within = i / (uint32_t)eights, c = i % (uint32_t)eights * 8;
             const double *of = ops_row_numbers(room, within);
@@ -112,7 +113,12 @@ OPS_BODY(norm_tile) {
             for (int k = 0; k < 8; k++)
                 v[k] = ops_norm_of(v[k], (float)of[0], (float)of[1], w[k], b[k]);
             ops_put_eight(a->y, (begin + within) * a->width + c, 8, a->half, 1, v);
+            ops_found_add(&a->found, 0, thread, v, room);
         }
+        return;
+    }
+    if (phase > 4) {
+        ops_found_end(&a->found, block, thread, phase - 5, room);
         return;
     }
     uint32_t lane = thread % OPS_LANES, within = thread / OPS_LANES;
@@ -135,7 +141,7 @@ OPS_BODY(norm_tile) {
 /* ---- backward ------------------------------------------------------------------------------------ */
 /* Computes eight elements of the input's gradient and writes the other wanted results. */
 TESS_FN void ops_norm_slopes_eight(const ops_args_norm_slopes *a, uint64_t r, uint64_t c, const float *x, float *dy,
-                                   const double *means) {
+                                   const double *means, uint32_t thread, double *room) {
     uint64_t i = r * a->width + c;
     float mean = a->stats[2 * r], rsigma = a->stats[2 * r + 1], w[8], b[8];
     ops_gain_eight(a->w, c, a->half, a->one_more, w);
@@ -146,6 +152,7 @@ TESS_FN void ops_norm_slopes_eight(const ops_args_norm_slopes *a, uint64_t r, ui
         for (int k = 0; k < 8; k++)
             b[k] = ops_norm_of(x[k], mean, rsigma, w[k], b[k]);
         ops_put_eight(a->normal, i, 8, a->half, 1, b);
+        ops_found_add(&a->found, 1, thread, b, room);
     }
     if (a->add) {
         ops_get_eight(a->add, i, 8, a->half, 1, b);
@@ -153,12 +160,13 @@ TESS_FN void ops_norm_slopes_eight(const ops_args_norm_slopes *a, uint64_t r, ui
             dy[k] += b[k];
     }
     ops_put_eight(a->dx, i, 8, a->half, 1, dy);
-    if (!a->masked)
-        return;
-    for (int k = 0; k < 8; k++)
-        dy[k] = ops_rounded(dy[k], a->half);
-    ops_mask_eight(&a->mask, r, c, dy);
-    ops_put_eight(a->masked, i, 8, a->half, 1, dy);
+    if (a->masked) {
+        for (int k = 0; k < 8; k++)
+            dy[k] = ops_rounded(dy[k], a->half);
+        ops_mask_eight(&a->mask, r, c, dy);
+        ops_put_eight(a->masked, i, 8, a->half, 1, dy);
+    }
+    ops_found_add(&a->found, 0, thread, dy, room);
 }
 
 OPS_BODY(norm_slopes_tile) {
@@ -185,6 +193,7 @@ OPS_BODY(norm_slopes_tile) {
         return;
     }
     if (phase == 3) {
+        ops_found_begin(&a->found, thread, room);
         OPS_TILE_EACH(i, a->tile_rows, eights) {
             uint64_t within = i / (uint32_t)eights, c = i % (uint32_t)eights * 8, at = within * pitch + c;
             float x[8], dy[8];
@@ -192,8 +201,12 @@ OPS_BODY(norm_slopes_tile) {
                 continue;
             ops_get_eight(tile, at, 8, a->half, 1, x);
             ops_get_eight(tile, other + at, 8, a->half, 1, dy);
-            ops_norm_slopes_eight(a, begin + within, c, x, dy, ops_row_numbers(room, within));
+            ops_norm_slopes_eight(a, begin + within, c, x, dy, ops_row_numbers(room, within), thread, room);
         }
+        return;
+    }
+    if (phase > 3) {
+        ops_found_end(&a->found, block, thread, phase - 4, room);
         return;
     }
     uint32_t lane = thread % OPS_LANES, within = thread / OPS_LANES;

@@ -15,13 +15,22 @@ static uint64_t product_need(int64_t rows, int64_t columns, int64_t depth) {
     return ops_cuda_workspace(rows, columns, depth, 1);
 }
 
+/* Returns where `blocks` blocks of a kernel leave the largest magnitudes that they write. */
+static uint32_t *found_at(fp8_found *f, uint64_t blocks) {
+    if (!f)
+        return NULL;
+    f->n = f->at ? (uint32_t)blocks : 0;
+    return blocks ? f->at : NULL;
+}
+
 /* Applies bias and GELU to a product in y. */
 static tess_status add_bias(const cuda_ops *c, const ops_factors *f) {
     uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns;
+    uint32_t *found = found_at(f->found, ops_blocks_eights(elems));
     int32_t vector = ((uintptr_t)f->bias | (uintptr_t)f->before | (uintptr_t)f->y) % 16 == 0;
     return OPS_LAUNCH(c, bias, ops_blocks_eights(elems), .x = f->y, .bias = f->bias, .before = f->before, .y = f->y,
                       .elems = elems, .width = (uint64_t)f->columns, .half = ops_halves(&c->base), .gelu = f->gelu,
-                      .vector = vector);
+                      .vector = vector, .found = { { found, NULL } });
 }
 
 /* Applies bias to a product whose rows have gaps. */
@@ -31,23 +40,30 @@ static tess_status add_pitched_bias(const cuda_ops *c, const ops_factors *f) {
                       .pitch = (uint64_t)f->y_pitch, .half = ops_halves(&c->base));
 }
 
-static tess_status gelu_slopes(const cuda_ops *c, const void *x, const void *dy, void *dx, void *y, uint64_t elems) {
+static tess_status gelu_slopes(const cuda_ops *c, const void *x, const void *dy, void *dx, void *y, uint64_t elems,
+                               ops_found found) {
     return OPS_LAUNCH(c, gelu_slopes, ops_blocks_eights(elems), .x = x, .dy = dy, .dx = dx, .y = y, .elems = elems,
-                      .half = ops_halves(&c->base));
+                      .half = ops_halves(&c->base), .found = found);
+}
+/* The way back through GELU behind a product that wrote the gradient in y. */
+static tess_status back_through(const cuda_ops *c, const ops_factors *f) {
+    uint64_t elems = (uint64_t)f->rows * (uint64_t)f->columns, blocks = ops_blocks_eights(elems);
+    const ops_found found = { { found_at(f->found, blocks), found_at(f->found_again, blocks) } };
+    return gelu_slopes(c, f->through, f->y, f->y, f->again, elems, found);
 }
 static tess_status layer_gelu(ops *o, const void *x, void *y, uint64_t elems) {
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), bias, ops_blocks_eights(elems), .x = x, .y = y, .elems = elems,
                                       .width = elems, .half = ops_halves(o), .gelu = 1, .vector = 1));
 }
 static tess_status layer_gelu_backward(ops *o, const void *x, const void *dy, void *dx, void *y, uint64_t elems) {
-    OPS_INSIDE(cuda_of(o), gelu_slopes(cuda_of(o), x, dy, dx, y, elems));
+    const ops_found none = { { NULL } };
+    OPS_INSIDE(cuda_of(o), gelu_slopes(cuda_of(o), x, dy, dx, y, elems, none));
 }
 
 /* Launches GELU's backward, or bias and GELU, behind a product in fp8. */
 static tess_status follow_fp8(const cuda_ops *c, const ops_factors *f) {
-    uint64_t elems = (uint64_t)(f->rows * f->columns);
     if (f->through)
-        return gelu_slopes(c, f->through, f->y, f->y, f->again, elems);
+        return back_through(c, f);
     if (!f->bias)
         return TESS_OK;
     return f->y_pitch && f->y_pitch != f->columns ? add_pitched_bias(c, f) : add_bias(c, f);
@@ -59,6 +75,20 @@ _Static_assert((int)OPS_FP8_MOST == (int)OPS_FP8_PIECES, "matrices of a factor")
 static uint64_t fp8_need(void) {
     return FP8_ROOM;
 }
+static uint64_t fp8_found_need(uint64_t rows, uint64_t width) {
+    uint64_t blocks = ops_blocks_threads(rows * ((width + 7) / 8));
+    return ops_align((rows > blocks ? rows : blocks) * sizeof(uint32_t)); /* a normalisation's have a row or more */
+}
+/* Few numbers of a writer's blocks are read where the scale is needed; more are first sought through. */
+static void seek_or_take(const ops_fp8_factor *from, ops_cuda_fp8 *f) {
+    const fp8_found *found = from->found;
+    uint64_t blocks = from->n ? ops_blocks_eights(f->all * f->width) : 0;
+    if (found && found->n)
+        f->found = found->at, f->n_found = found->n, blocks = (found->n + OPS_BLOCK - 1) / OPS_BLOCK;
+    f->n_parts = f->seekers = blocks < OPS_FP8_PARTS ? (uint32_t)blocks : OPS_FP8_PARTS;
+    if (f->n_found && f->n_found <= OPS_FP8_FEW)
+        f->parts = found->at, f->n_parts = f->n_found, f->seekers = 0;
+}
 static ops_cuda_fp8 fp8_args(const ops_fp8_factor *from, uint32_t *parts) {
     ops_cuda_fp8 f = { .width = from->width, .to = from->to, .turned = from->turned, .inverse = from->inverse };
     f.parts = parts, f.e5m2 = from->e5m2;
@@ -67,13 +97,12 @@ static ops_cuda_fp8 fp8_args(const ops_fp8_factor *from, uint32_t *parts) {
         f.from[i] = from->from[i], f.rows[i] = from->rows[i], f.all += from->rows[i];
         f.blocks += (uint32_t)(tiles * ((from->width + OPS_FP8_TILE - 1) / OPS_FP8_TILE));
     }
-    uint64_t blocks = from->n ? ops_blocks_eights(f.all * f.width) : 0;
-    f.n_parts = blocks < OPS_FP8_PARTS ? (uint32_t)blocks : OPS_FP8_PARTS;
+    seek_or_take(from, &f);
     return f;
 }
 static tess_status fp8_codes(const cuda_ops *c, const ops_fp8_factor both[2], uint32_t *parts) {
     const ops_args_fp8_most a = { { fp8_args(&both[0], parts), fp8_args(&both[1], parts + OPS_FP8_PARTS) } };
-    OPS_TRY(ops_cuda_launch(c, OPS_KERNEL_fp8_most, &a, a.of[0].n_parts + a.of[1].n_parts));
+    OPS_TRY(ops_cuda_launch(c, OPS_KERNEL_fp8_most, &a, a.of[0].seekers + a.of[1].seekers));
     return ops_cuda_launch(c, OPS_KERNEL_fp8_codes, &a, a.of[0].blocks + a.of[1].blocks);
 }
 static tess_status layer_fp8_codes(ops *o, const ops_fp8_factor both[2], void *scratch) {
@@ -95,8 +124,7 @@ static tess_status product(const cuda_ops *c, const ops_factors *f, void *worksp
     }
     if (!f->bias) {
         OPS_TRY(ops_cuda_product(c, &p, workspace));
-        return f->through ? gelu_slopes(c, f->through, f->y, f->y, f->again, (uint64_t)f->rows * (uint64_t)f->columns)
-                          : TESS_OK;
+        return f->through ? back_through(c, f) : TESS_OK;
     }
     if (p.c_pitch != f->columns) {
         OPS_TRY(ops_cuda_product(c, &p, workspace));
@@ -146,6 +174,7 @@ static tess_status layer_norm(ops *o, const ops_norm *n) {
     a.width = n->of.width, a.mask = mask_of(&n->of, n->drop), a.half = ops_halves(o);
     a.eps = n->eps > 0 ? n->eps : 1e-5, a.about_zero = n->about_zero, a.one_more = n->one_more;
     a.tile_rows = tile_rows_of(o, a.width, 1);
+    a.found.of[0] = found_at(n->found, a.tile_rows ? row_blocks(a.rows, a.tile_rows) : 0);
     OPS_INSIDE(cuda_of(o), ops_cuda_launch(cuda_of(o), a.tile_rows ? OPS_KERNEL_norm_tile : OPS_KERNEL_norm, &a,
                                            row_blocks(a.rows, a.tile_rows)));
 }
@@ -156,6 +185,8 @@ static ops_args_norm_slopes slopes_args(const ops *o, const ops_norm_backward *n
     a.mask = mask_of(&n->of, n->drop), a.half = ops_halves(o), a.about_zero = n->about_zero;
     a.one_more = n->one_more;
     a.tile_rows = tile_rows_of(o, a.width, 2);
+    a.found.of[0] = found_at(n->found, a.tile_rows ? row_blocks(a.rows, a.tile_rows) : 0);
+    a.found.of[1] = found_at(n->found_normal, a.tile_rows ? row_blocks(a.rows, a.tile_rows) : 0);
     return a;
 }
 static tess_status norm_slopes(const cuda_ops *c, const ops_args_norm_slopes *a) {
@@ -197,15 +228,18 @@ static tess_status layer_rotate(ops *o, const ops_rotation *n) {
 static uint64_t blocks_of_rows(uint64_t rows, uint64_t width) {
     return ops_blocks_threads(rows * ((width + 7) / 8));
 }
-static tess_status layer_swiglu(ops *o, const void *x, void *y, uint64_t rows, uint64_t width, int32_t gelu) {
+static tess_status layer_swiglu(ops *o, const void *x, void *y, uint64_t rows, uint64_t width, int32_t gelu,
+                                fp8_found *found) {
+    const ops_found of = { { found_at(found, blocks_of_rows(rows, width)), NULL } };
     OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), swiglu, blocks_of_rows(rows, width), .x = x, .y = y, .rows = rows,
-                                      .width = width, .half = ops_halves(o), .gelu = gelu));
+                                      .width = width, .half = ops_halves(o), .gelu = gelu, .found = of));
 }
 static tess_status layer_swiglu_backward(ops *o, const void *x, const void *dy, void *dx, void *y, uint64_t rows,
-                                         uint64_t width, int32_t gelu) {
-    OPS_INSIDE(cuda_of(o),
-               OPS_LAUNCH(cuda_of(o), swiglu_slopes, blocks_of_rows(rows, width), .x = x, .dy = dy, .dx = dx, .y = y,
-                          .rows = rows, .width = width, .half = ops_halves(o), .gelu = gelu));
+                                         uint64_t width, int32_t gelu, fp8_found *found, fp8_found *found_again) {
+    uint64_t blocks = blocks_of_rows(rows, width);
+    const ops_found of = { { found_at(found, blocks), found_at(found_again, blocks) } };
+    OPS_INSIDE(cuda_of(o), OPS_LAUNCH(cuda_of(o), swiglu_slopes, blocks, .x = x, .dy = dy, .dx = dx, .y = y,
+                                      .rows = rows, .width = width, .half = ops_halves(o), .gelu = gelu, .found = of));
 }
 
 /* ---- sums over columns --------------------------------------------------------------------------- */
@@ -499,6 +533,7 @@ const ops_layer_table ops_cuda_layer = {
     .product_need = product_need,
     .product = layer_product,
     .fp8_need = fp8_need,
+    .fp8_found_need = fp8_found_need,
     .fp8_codes = layer_fp8_codes,
     .norm = layer_norm,
     .norm_backward = layer_norm_backward,

@@ -222,6 +222,9 @@ typedef struct {  /* parts of scratch */
     char *dropped;                                       /* a gradient after dropout's backward */
     char *dfeed, *d1, *d2, *dmiddle, *masked1, *masked2; /* devices: gradients that are kept until the layer ends */
     const void *dy, *dattention;                         /* gradients of the halves' results */
+    /* Devices, products in fp8: of normalised rows, in backward of gradients; of the activation's result, and of rows
+     * that backward computes again. */
+    fp8_found found, found_too;
 } decoder_rooms;
 
 typedef struct { /* the rows of a layer on which one call of its operators works */

@@ -34,6 +34,10 @@ static void need_layer(model *m, ops_scratch *need) {
     if (d->head_norms)
         need->backward_bytes = device_most(
             need->backward_bytes, g->t->columns_need(g->rows.rows * (uint64_t)d->heads, (uint64_t)(2 * d->size)));
+    g->found_bytes =
+        d->fp8 ? g->t->fp8_found_need(g->rows.rows, device_most((uint64_t)d->hidden, (uint64_t)d->width)) : 0;
+    need->forward_bytes = ops_align(need->forward_bytes) + 2 * g->found_bytes;
+    need->backward_bytes = ops_align(need->backward_bytes) + 2 * g->found_bytes;
 }
 
 static void set_sizes(model *m) {

@@ -13,7 +13,8 @@ typedef struct {
     ops_rows rows;
     uint64_t row_bytes, stats_bytes, ids_bytes;
     uint64_t columns_bytes; /* scratch of a layer's sums over columns */
-    ops_scratch inner;      /* the most that an operator of a layer needs */
+    ops_scratch inner;      /* the most that an operator of a layer needs, and then two rooms of found_bytes */
+    uint64_t found_bytes;   /* of a fp8_found; 0: products are not in fp8 */
     double eps;             /* eps of normalisations */
     /* With rotary positions: turns per position for each pair of a head's elements. */
     double *turns[DECODER_SIGHTS];
@@ -81,13 +82,19 @@ int device_is_one_bias(const decoder_chunk *, const device_beside *);
 int device_in_fp8(const decoder_chunk *, const device_beside *);
 /** [pure] Returns the scratch of such products before the library's workspace; 0: they are not in fp8. */
 uint64_t device_fp8_bytes(const decoder *, int place, int64_t inputs, int64_t outputs);
-/** is_one: biases, if any, are adjacent. */
+/** Says where the kernel that writes a factor of these products may leave its largest magnitudes: nowhere if they are
+ * not in fp8. `which` of two rooms, 0 or 1. They lie behind all other scratch, so that others may use that meanwhile.
+ */
+fp8_found device_found(const decoder_chunk *, const device_beside *, int which, int backward);
+/** is_one: biases, if any, are adjacent. found: of x */
 tess_status device_product_fp8(const decoder_chunk *, const device_beside *, int is_one, const void *x, void *y,
-                               const ops_factors *with);
-/** Also makes what the next needs of dy. Between the two the first `columns_bytes` of scratch may be used. */
+                               const ops_factors *with, const fp8_found *found);
+/** found: of dy. Also makes what the next needs of it. Between the two the first `columns_bytes` of scratch may be
+ * used. */
 tess_status device_input_gradient_fp8(const decoder_chunk *, const device_beside *, const void *dy, void *dx,
-                                      const ops_factors *with);
-tess_status device_weight_gradient_fp8(const decoder_chunk *, const device_beside *, const void *x);
+                                      const ops_factors *with, const fp8_found *found);
+tess_status device_weight_gradient_fp8(const decoder_chunk *, const device_beside *, const void *x,
+                                       const fp8_found *found); /* of x */
 
 /* ---- device_ends.c: the first block and the last ----------------------------------------------------- */
 void device_measure_embed(const decoder *, model_block *);

@@ -40,8 +40,16 @@ int device_in_fp8(const decoder_chunk *c, const device_beside *of) {
     return decoder_in_fp8(c->d, of->place[0], (int64_t)device_rows_of(c->d->m, c->call).rows);
 }
 
-static ops_fp8_factor rows_factor(const void *x, int64_t rows, int64_t width, int32_t e5m2) {
+fp8_found device_found(const decoder_chunk *c, const device_beside *of, int which, int backward) {
+    const device_decoder *g = device_of(c->d->m);
+    uint64_t all = backward ? g->inner.backward_bytes : g->inner.forward_bytes;
+    int wants = g->found_bytes && device_in_fp8(c, of);
+    return (fp8_found){ .at = wants ? c->z.inner + all - (uint64_t)(1 + which) * g->found_bytes : NULL };
+}
+
+static ops_fp8_factor rows_factor(const void *x, int64_t rows, int64_t width, int32_t e5m2, const fp8_found *found) {
     ops_fp8_factor f = { .from = { x }, .rows = { (uint64_t)rows }, .width = (uint64_t)width, .n = 1, .e5m2 = e5m2 };
+    f.found = found;
     return f;
 }
 static ops_fp8_factor matrices_factor(const decoder_chunk *c, const device_beside *of) {
@@ -62,9 +70,9 @@ static tess_status multiply(const decoder_chunk *c, ops_factors f, const rooms *
 }
 
 tess_status device_product_fp8(const decoder_chunk *c, const device_beside *of, int is_one, const void *x, void *y,
-                               const ops_factors *with) {
+                               const ops_factors *with, const fp8_found *found) {
     int64_t rows = (int64_t)device_rows_of(c->d->m, c->call).rows;
-    ops_fp8_factor a = rows_factor(x, rows, of->inputs, 0), b = matrices_factor(c, of);
+    ops_fp8_factor a = rows_factor(x, rows, of->inputs, 0, found), b = matrices_factor(c, of);
     rooms z = rooms_of(c, c->z.inner, (uint64_t)(rows * of->inputs), 0, (uint64_t)(of->inputs * of->all));
     a.to = z.a, a.inverse = z.inverse, b.to = z.b, b.inverse = z.inverse + 1;
     OPS_TRY(make_codes(c, a, b, &z));
@@ -86,9 +94,9 @@ static int wants_gradient(const decoder_chunk *c, const device_beside *of) {
 }
 
 tess_status device_input_gradient_fp8(const decoder_chunk *c, const device_beside *of, const void *dy, void *dx,
-                                      const ops_factors *with) {
+                                      const ops_factors *with, const fp8_found *found) {
     ops_factors f = *with;
-    ops_fp8_factor a = rows_factor(dy, c->rows, of->all, 1), b = matrices_factor(c, of);
+    ops_fp8_factor a = rows_factor(dy, c->rows, of->all, 1, found), b = matrices_factor(c, of);
     rooms z = backward_rooms(c, (uint64_t)(c->rows * of->all), (uint64_t)(of->inputs * of->all));
     a.to = z.a, a.turned = wants_gradient(c, of) ? z.turned : NULL, a.inverse = z.inverse;
     b.turned = z.b, b.inverse = z.inverse + 1;
@@ -97,9 +105,10 @@ tess_status device_input_gradient_fp8(const decoder_chunk *c, const device_besid
     return multiply(c, f, &z);
 }
 
-tess_status device_weight_gradient_fp8(const decoder_chunk *c, const device_beside *of, const void *x) {
+tess_status device_weight_gradient_fp8(const decoder_chunk *c, const device_beside *of, const void *x,
+                                       const fp8_found *found) {
     device_beside few = device_as_few(c->d, of, (const void *const *)c->call->grads, sizeof(float));
-    ops_fp8_factor b = rows_factor(x, c->rows, of->inputs, 0), none = { .n = 0 };
+    ops_fp8_factor b = rows_factor(x, c->rows, of->inputs, 0, found), none = { .n = 0 };
     rooms z = backward_rooms(c, (uint64_t)(c->rows * of->all), (uint64_t)(c->rows * of->inputs));
     if (!wants_gradient(c, of))
         return TESS_OK;

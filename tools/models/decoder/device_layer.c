@@ -57,10 +57,12 @@ static tess_status adapt(const decoder_chunk *c, const device_beside *b, adaptin
     return TESS_OK;
 }
 
-/* `with` says what follows the product and its bias, and whether the result is added. */
-static tess_status product(const decoder_chunk *c, device_beside of, const void *x, void *y, const ops_factors *with) {
+/* `with` says what follows the product and its bias, and whether the result is added. `found`, here and below: what the
+ * writer of x or dy found for products in fp8, or null. */
+static tess_status product(const decoder_chunk *c, device_beside of, const void *x, void *y, const ops_factors *with,
+                           const fp8_found *found) {
     if (device_in_fp8(c, &of))
-        return device_product_fp8(c, &of, device_is_one_bias(c, &of), x, y, with);
+        return device_product_fp8(c, &of, device_is_one_bias(c, &of), x, y, with, found);
     device_beside b = device_is_one_bias(c, &of) ? device_as_few(c->d, &of, c->call->params, c->d->elem) : of;
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = *with;
@@ -73,9 +75,9 @@ static tess_status product(const decoder_chunk *c, device_beside of, const void 
 }
 
 static tess_status input_gradient(const decoder_chunk *c, device_beside of, const void *dy, void *dx,
-                                  const ops_factors *with) {
+                                  const ops_factors *with, const fp8_found *found) {
     if (device_in_fp8(c, &of))
-        return device_input_gradient_fp8(c, &of, dy, dx, with);
+        return device_input_gradient_fp8(c, &of, dy, dx, with, found);
     device_beside b = device_as_few(c->d, &of, c->call->params, c->d->elem);
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = *with;
@@ -88,9 +90,10 @@ static tess_status input_gradient(const decoder_chunk *c, device_beside of, cons
 }
 
 /* Comes behind the gradient of the same product's input. */
-static tess_status weight_gradient(const decoder_chunk *c, device_beside of, const void *x, const void *dy) {
+static tess_status weight_gradient(const decoder_chunk *c, device_beside of, const void *x, const void *dy,
+                                   const fp8_found *found) {
     if (device_in_fp8(c, &of))
-        return device_weight_gradient_fp8(c, &of, x);
+        return device_weight_gradient_fp8(c, &of, x, found);
     device_beside b = device_as_few(c->d, &of, (const void *const *)c->call->grads, sizeof(float));
     for (int64_t i = 0, at = 0; i < b.n; at += b.width[i++]) {
         ops_factors f = { .rows = b.width[i], .columns = b.inputs, .depth = c->rows, .b = x, .turn_a = 1, .wide = 1 };
@@ -121,7 +124,11 @@ static ops_norm norm_of(const decoder_chunk *c, int half) {
 /* join_attention computes the second normalisation together with its input. */
 static tess_status normalise(decoder_chunk *c, int half) {
     ops_norm n = norm_of(c, half);
-    return half == DECODER_FEED ? TESS_OK : device_of(c->d->m)->t->norm(c->d->m->o, &n);
+    device_beside of = first_of(c->d, half);
+    if (half == DECODER_FEED)
+        return TESS_OK;
+    c->z.found = device_found(c, &of, 0, 0), n.found = &c->z.found;
+    return device_of(c->d->m)->t->norm(c->d->m->o, &n);
 }
 
 /* Returns the place of the feed-forward half's first products. */
@@ -132,12 +139,14 @@ static void *feed_of(const decoder_chunk *c) {
 /* The product applies GELU itself, and keeps GELU's input for backward. */
 static tess_status project(decoder_chunk *c, int half) {
     const decoder *d = c->d;
-    device_beside of = first_of(d, half);
+    device_beside of = first_of(d, half), then = last_of(d, DECODER_FEED);
     int is_feed = half == DECODER_FEED, gelu = is_feed && !d->gated, apart = gelu && has_adapters(d, &of);
     ops_factors with = { .gelu = gelu && !apart };
     with.before = with.gelu && c->call->saved ? c->k.up : NULL;
+    if (with.gelu)
+        c->z.found_too = device_found(c, &then, 1, 0), with.found = &c->z.found_too;
     void *y = with.gelu ? c->z.wide : is_feed ? feed_of(c) : device_view_of(c->l, c->call, c->k.qkv).rows;
-    OPS_TRY(product(c, of, c->z.normal, y, &with));
+    OPS_TRY(product(c, of, c->z.normal, y, &with, &c->z.found));
     uint64_t elems = device_rows_of(d->m, c->call).rows * (uint64_t)d->hidden;
     return apart ? device_of(d->m)->t->gelu(d->m->o, y, c->z.wide, elems) : TESS_OK;
 }
@@ -197,15 +206,17 @@ static tess_status attend(decoder_chunk *c) {
 }
 
 /* The same launch computes the second normalisation, and the sum to which the layer's last product adds. */
-static tess_status join_attention(const decoder_chunk *c) {
+static tess_status join_attention(decoder_chunk *c) {
     const decoder *d = c->d;
     const model *m = d->m;
     ops_dropout drop = decoder_drop(c, DECODER_ATTENTION);
     ops_norm n = norm_of(c, DECODER_FEED);
+    device_beside then = first_of(d, DECODER_FEED);
     const void *attended = decoder_at(d, c->k.attended, (int64_t)device_first_position(m, c->call) * d->q_width);
     OPS_TRY(product(c, last_of(d, DECODER_ATTENTION), attended, d->after_norms ? c->k.after1 : c->z.normal,
-                    &(ops_factors){ 0 }));
+                    &(ops_factors){ 0 }, NULL));
     OPS_TRY(d->after_norms ? normalise_after(c, DECODER_ATTENTION) : TESS_OK);
+    c->z.found = device_found(c, &then, 0, 0), n.found = &c->z.found;
     n.add = c->z.normal, n.add_bias = decoder_weight(c, DECODER_O_B), n.sum = c->k.middle, n.drop = &drop;
     /* the last product adds to this */
     n.next = device_has_dropout(m, c->call) || d->after_norms ? NULL : c->call->output;
@@ -220,7 +231,7 @@ static tess_status join_feed(const decoder_chunk *c) {
     int drops = device_has_dropout(m, c->call), apart = drops || d->after_norms;
     ops_dropout drop = decoder_drop(c, DECODER_FEED);
     void *to = d->after_norms ? c->k.after2 : drops ? c->z.normal : c->call->output;
-    OPS_TRY(product(c, last_of(d, DECODER_FEED), c->z.wide, to, &(ops_factors){ .add = !apart }));
+    OPS_TRY(product(c, last_of(d, DECODER_FEED), c->z.wide, to, &(ops_factors){ .add = !apart }, &c->z.found_too));
     if (!apart)
         return TESS_OK;
     OPS_TRY(d->after_norms ? normalise_after(c, DECODER_FEED) : TESS_OK);
@@ -239,7 +250,11 @@ static tess_status join(decoder_chunk *c, int half) {
 static tess_status activate(decoder_chunk *c) {
     const model *m = c->d->m;
     uint64_t rows = device_rows_of(m, c->call).rows, width = (uint64_t)c->d->hidden;
-    return c->d->gated ? device_of(m)->t->swiglu(m->o, c->k.gate, c->z.wide, rows, width, c->d->gelu) : TESS_OK;
+    device_beside then = last_of(c->d, DECODER_FEED);
+    if (!c->d->gated)
+        return TESS_OK;
+    c->z.found_too = device_found(c, &then, 1, 0);
+    return device_of(m)->t->swiglu(m->o, c->k.gate, c->z.wide, rows, width, c->d->gelu, &c->z.found_too);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------- */
@@ -273,12 +288,14 @@ static uint64_t backward_need(const decoder *d, int part) {
 }
 
 /* dx: the gradient of a half's result before its normalisation; dy: after it. */
-static tess_status after_backward(const decoder_chunk *c, int half, const void *dy, void *dx) {
+static tess_status after_backward(decoder_chunk *c, int half, const void *dy, void *dx) {
     const decoder *d = c->d;
     int is_feed = half == DECODER_FEED;
     ops_norm_backward n = { .of = device_of(d->m)->rows, .dy = dy, .dx = dx, .about_zero = d->about_zero };
     n.x = is_feed ? c->k.after2 : c->k.after1, n.stats = is_feed ? c->k.after2_stats : c->k.after1_stats;
+    device_beside then = last_of(d, half);
     n.w = decoder_weight(c, is_feed ? DECODER_AFTER2_W : DECODER_AFTER1_W), n.one_more = d->one_more;
+    c->z.found = device_found(c, &then, 0, 1), n.found = &c->z.found;
     return device_of(d->m)->t->norm_backward(d->m->o, &n);
 }
 
@@ -288,36 +305,40 @@ static tess_status activate_backward(decoder_chunk *c) {
     const model *m = d->m;
     const device_decoder *g = device_of(m);
     decoder_rooms *z = &c->z;
-    device_beside down = last_of(d, DECODER_FEED);
+    device_beside down = last_of(d, DECODER_FEED), up = first_of(d, DECODER_FEED);
     ops_dropout drop = decoder_drop(c, DECODER_FEED);
     OPS_TRY(g->t->mask(m->o, &g->rows, &drop, c->call->grad_output, z->masked2, &z->dy));
+    fp8_found of_dy = { 0 };
     if (d->after_norms) {
         OPS_TRY(after_backward(c, DECODER_FEED, c->call->grad_output, z->masked2));
-        z->dy = z->masked2;
+        z->dy = z->masked2, of_dy = z->found;
     }
     ops_factors with = { 0 };
     int apart = has_adapters(d, &down);
     if (!d->gated && !apart)
         with.through = c->k.up, with.again = z->wide;
-    OPS_TRY(input_gradient(c, down, z->dy, d->gated ? z->wide : z->dfeed, &with));
+    z->found = device_found(c, &up, 0, 1), z->found_too = device_found(c, &down, 1, 1);
+    with.found = &z->found, with.found_again = &z->found_too;
+    OPS_TRY(input_gradient(c, down, z->dy, d->gated ? z->wide : z->dfeed, &with, &of_dy));
     if (!d->gated && apart)
         OPS_TRY(g->t->gelu_backward(m->o, c->k.up, z->dfeed, z->dfeed, z->wide, g->rows.rows * (uint64_t)d->hidden));
     if (d->gated)
         OPS_TRY(g->t->swiglu_backward(m->o, c->k.gate, z->wide, z->dfeed, z->wide, g->rows.rows, (uint64_t)d->hidden,
-                                      d->gelu));
-    return weight_gradient(c, down, z->wide, z->dy);
+                                      d->gelu, &z->found, &z->found_too));
+    return weight_gradient(c, down, z->wide, z->dy, &z->found_too);
 }
 
 static tess_status attend_backward(decoder_chunk *c) {
     const decoder *d = c->d;
     const model *m = d->m;
     const device_decoder *g = device_of(m);
-    const decoder_rooms *z = &c->z;
+    decoder_rooms *z = &c->z;
     device_view v = device_view_of(c->l, c->call, c->k.qkv);
     device_beside out = last_of(d, DECODER_ATTENTION);
     ops_rotation back = rotation_of(c, z->wide, 1);
-    OPS_TRY(input_gradient(c, out, z->dattention, z->d2, &(ops_factors){ 0 }));
-    OPS_TRY(weight_gradient(c, out, c->k.attended, z->dattention));
+    OPS_TRY(input_gradient(c, out, z->dattention, z->d2, &(ops_factors){ 0 }, &z->found));
+    OPS_TRY(weight_gradient(c, out, c->k.attended, z->dattention, NULL));
+    z->found = (fp8_found){ 0 }; /* attention's backward finds nothing */
     void *scratch;
     OPS_TRY(attention_scratch(c, &v, &scratch));
     OPS_TRY(g->t->attention_backward(m->o, &v.shape, c->k.qkv, c->k.attended, c->k.lse, z->d2, z->wide,
@@ -343,6 +364,9 @@ static tess_status norm2_backward(decoder_chunk *c) {
     decoder_rooms *z = &c->z;
     ops_dropout drop = decoder_drop(c, DECODER_ATTENTION);
     ops_norm_backward n = norm_backward_of(c, DECODER_FEED);
+    device_beside up = first_of(c->d, DECODER_FEED), out = last_of(c->d, DECODER_ATTENTION);
+    z->found = device_found(c, &out, 0, 1), z->found_too = device_found(c, &up, 1, 1);
+    n.found = &z->found, n.found_normal = &z->found_too;
     n.x = c->k.middle, n.dy = z->d1, n.add = c->call->grad_output, n.dx = z->dmiddle, n.drop = &drop;
     n.masked = device_has_dropout(m, c->call) ? z->masked1 : NULL;
     z->dattention = n.masked ? n.masked : n.dx;
@@ -357,11 +381,12 @@ static tess_status norm2_backward(decoder_chunk *c) {
 static tess_status norm1_backward(decoder_chunk *c) {
     const decoder *d = c->d;
     const device_decoder *g = device_of(d->m);
-    const decoder_rooms *z = &c->z;
+    decoder_rooms *z = &c->z;
     uint64_t width = g->rows.width, h = (uint64_t)d->hidden, qkv = (uint64_t)d->qkv_width;
     ops_norm_backward n = norm_backward_of(c, DECODER_ATTENTION);
     device_beside first = first_of(d, DECODER_ATTENTION);
     n.x = c->call->input, n.dy = z->d2, n.add = z->dmiddle, n.dx = c->call->grad_input;
+    z->found_too = device_found(c, &first, 1, 1), n.found_normal = &z->found_too;
     ops_columns all[] = {
         { .x = c->k.middle, .dy = z->d1, .stats = c->k.stats2, .width = width },
         { .x = c->call->input, .dy = z->d2, .stats = c->k.stats1, .width = width },
@@ -386,9 +411,9 @@ static tess_status project_backward(decoder_chunk *c, int half) {
     const decoder_rooms *z = &c->z;
     int is_feed = half == DECODER_FEED;
     const char *dy = is_feed ? z->dfeed : z->wide;
-    OPS_TRY(input_gradient(c, of, dy, is_feed ? z->d1 : z->d2, &(ops_factors){ 0 }));
+    OPS_TRY(input_gradient(c, of, dy, is_feed ? z->d1 : z->d2, &(ops_factors){ 0 }, &z->found));
     OPS_TRY(is_feed ? norm2_backward(c) : norm1_backward(c));
-    return weight_gradient(c, of, z->normal, dy);
+    return weight_gradient(c, of, z->normal, dy, &z->found_too);
 }
 
 const decoder_operators decoder_on_device = {
