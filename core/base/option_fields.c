@@ -152,7 +152,10 @@ static tess_status add_field(tess__given *s, const tess_options *o, const tess__
         return add_option(s, f->key, *(const char *const *)at);
     if (f->type == TESS__FIELD_FLAG && number)
         return add_option(s, f->key, below_0 ? "0" : "1");
-    if (number && !below_0)
+    if (below_0)
+        return tess__fail(TESS_E_INVALID, "tess_open: tess_options.%s is %" PRId32 ", expected 0 or more", f->name,
+                          (int32_t)(uint32_t)number);
+    if (number)
         snprintf(text, sizeof text, "%" PRIu64, number);
     return add_option(s, f->key, text);
 }

@@ -106,6 +106,9 @@ static void test_public__bad_options_are_named(void **state) {
     refused((tess_options){ .settings = bad_key, .n_settings = 1 }, "the key 'no key'");
     refused((tess_options){ .flags = 128 }, "unknown flags 0x80");
     refused((tess_options){ .optimizer = "own", .own_states = 3 }, "own_states is 3");
+    refused((tess_options){ .accum = -1 }, "tess_options.accum is -1, expected 0 or more");
+    refused((tess_options){ .threads = -2 }, "tess_options.threads is -2, expected 0 or more");
+    refused((tess_options){ .mirror = INT32_MIN }, "tess_options.mirror is -2147483648, expected 0 or more");
 }
 
 /* ---- reading ----------------------------------------------------------------------------------- */
