@@ -250,6 +250,7 @@ static void test_group_calls__the_communicator_gets_what_was_asked(void **state)
         assert_int_equal(reduces(g, a, 1, integers[i], TESS_SUM), TESS_OK);
     }
     assert_int_equal(broadcasts(g, a, 2, TESS_F32, 3), TESS_OK);
+    assert_true(seen.run.struct_size == sizeof seen.run && seen.run.scale == 1.0);
     assert_true(seen.run.op == TESS_BROADCAST && seen.run.root == 3 && seen.run.send == a && seen.run.recv == a);
     assert_true(seen.run.tag == tag_of("tess_group_broadcast of 2 f32", 0, 3));
     assert_int_equal(broadcasts(g, a, 2, TESS_F32, 0), TESS_OK);

@@ -144,6 +144,7 @@ static void test_pieces__a_step_that_fails_is_the_last(void **state) {
         assert_int_equal(step_all(&ranks[0]), TESS_E_INVALID);
         assert_int_equal(world.calls, k);
         assert_int_equal(ranks[0].step.noted, 0);
+        tess__segments_free(&ranks[0].step);
         make_rank(0);
         assert_non_null(strstr(tess_last_error(), "optimizer fake: p"));
         assert_non_null(strstr(tess_last_error(), " is bad"));
