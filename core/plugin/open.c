@@ -338,7 +338,8 @@ static tess_status list_file(listing *l, candidate *c) {
         snprintf(row->reason, sizeof row->reason, "hidden by one of the same name found before");
     else if (c->trial.status)
         memcpy(row->reason, c->trial.reason, sizeof row->reason);
-    else if (l->question || tess__plugin_file_open(row->kind, row->path, "", l->services, &plugin, row->reason) == 0) {
+    else if ((l->question ? tess__plugin_file_options(row->kind, row->path, row->reason)
+                          : tess__plugin_file_open(row->kind, row->path, "", l->services, &plugin, row->reason)) == 0) {
         row->usable = 1;
         row->answer = c->trial.answer;
         row->reason[0] = 0;

@@ -55,7 +55,7 @@ typedef tess_status tess__plugin_row_fn(void *user, const tess__plugin_row *, te
  * first status that is not 0 and returns it. */
 tess_status tess__plugin_list(uint32_t kind, const tess_host *services, tess__plugin_row_fn *row, void *user);
 /** The same, but files are opened in the child alone, which asks `ask` of each; `opened` is null. So what a plugin
- * links does not come into this process before the plugin is chosen. */
+ * links does not come into this process before the plugin is chosen. Here its options are known. */
 tess_status tess__plugin_ask(uint32_t kind, const tess_host *services, int64_t (*ask)(void *user, const tess__plugin *),
                              tess__plugin_row_fn *row, void *user);
 #endif

@@ -157,22 +157,37 @@ void tess__plugin_close(tess__plugin *p) {
     plugin_free(p);
 }
 
+/* Checks the file and registers its options; none of its code runs. */
+static tess_status read_file(uint32_t kind, const char *path, tess_plugin_note *note, tess__plugin *p,
+                             char reason[TESS_REASON_BYTES]) {
+    TRY(tess__plugin_file_check(kind, path, p->path, note, reason));
+    memcpy(p->name, note->name, sizeof p->name);
+    memcpy(p->version, note->version, sizeof p->version);
+    p->abi_major = note->abi_major;
+    p->abi_minor = note->abi_minor;
+    return tess__plugin_options(p, note, reason);
+}
+
+tess_status tess__plugin_file_options(uint32_t kind, const char *path, char reason[TESS_REASON_BYTES]) {
+    tess_plugin_note note;
+    tess__plugin *p = calloc(1, sizeof *p); /* never opened, so without a host */
+    if (!p)
+        return REFUSE(TESS_E_NOMEM, "no memory");
+    p->kind = kind;
+    const tess_status s = read_file(kind, path, &note, p, reason);
+    plugin_free(p);
+    return s;
+}
+
 tess_status tess__plugin_file_open(uint32_t kind, const char *path, const char *args, const tess_host *services,
                                    tess__plugin **out, char reason[TESS_REASON_BYTES]) {
     tess_plugin_note note;
     tess__plugin *p = plugin_new(kind, args, services);
     if (!p)
         return REFUSE(TESS_E_NOMEM, "no memory");
-    tess_status s = tess__plugin_file_check(kind, path, p->path, &note, reason);
-    if (s == TESS_OK) {
-        memcpy(p->name, note.name, sizeof p->name);
-        memcpy(p->version, note.version, sizeof p->version);
-        p->abi_major = note.abi_major;
-        p->abi_minor = note.abi_minor;
-        s = tess__plugin_options(p, &note, reason);
-        if (s == TESS_OK)
-            s = run_file(&note, p, reason);
-    }
+    tess_status s = read_file(kind, path, &note, p, reason);
+    if (s == TESS_OK)
+        s = run_file(&note, p, reason);
     if (s)
         plugin_free(p);
     else

@@ -10,7 +10,9 @@
 /** Checks who can change the file, reads and judges the descriptor; runs nothing. real[4096] is the resolved path. */
 tess_status tess__plugin_file_check(uint32_t kind, const char *path, char real[4096], tess_plugin_note *note,
                                     char reason[TESS_REASON_BYTES]);
-/** All of it. Neither sets a message that lasts: the reason is the caller's to use. */
+/** That, and knows the plugin's options from then on; runs nothing. */
+tess_status tess__plugin_file_options(uint32_t kind, const char *path, char reason[TESS_REASON_BYTES]);
+/** All of it. None sets a message that lasts: the reason is the caller's to use. */
 tess_status tess__plugin_file_open(uint32_t kind, const char *path, const char *args, const tess_host *services,
                                    tess__plugin **out, char reason[TESS_REASON_BYTES]);
 tess_status tess__plugin_builtin_open(const tess__builtin *, const char *args, const tess_host *services,
