@@ -22,7 +22,7 @@ process_of() {
   grep -lzsx "RANK=$1" $mine | sed -E 's,/proc/([0-9]+)/environ,\1,' | sort -n | tail -n 1 | grep .
 }
 found() { process_of "$1" >process || gone $pid; }
-# find RANK…: their processes, in $victims. Many steps go by meanwhile.
+# find_ranks RANK…: their processes, in $victims. Many steps go by meanwhile.
 find_ranks() {
   local r
   victims=()
