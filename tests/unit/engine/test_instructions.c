@@ -16,58 +16,14 @@
 #include "core/layout/matrices.h"
 #include "core/optimize/parts.h"
 #include "tests/unit/said.h"
+#include "rooms.h"
 
-enum { SLOT = TESS__N_ROLES, GATHERED, TARGET, SOURCE, ALL_REPLICAS, ONE_REPLICA, TOTAL, OF_PROGRAM, N_ROOMS };
-enum { N_GROUPS = 3, ROOM = 512 };
-static const struct {
-    int role;
-    const char *name;
-} names[] = { { SLOT, "slot" },
-              { GATHERED, "gathered" },
-              { TARGET, "target" },
-              { SOURCE, "source" },
-              { ALL_REPLICAS, "replicas" },
-              { ONE_REPLICA, "replica" },
-              { TOTAL, "total" },
-              { OF_PROGRAM, "program" },
-              { TESS__FULL, "full" },
-              { TESS__GRAD, "grad" },
-              { TESS__WIRE, "wire" },
-              { TESS__SHARD_GRAD, "shard_grad" },
-              { TESS__STAGED_GRAD0, "staged_grad" },
-              { TESS__STATE1, "state_1_" },
-              { TESS__STAGED0 + 1, "staged_1_" },
-              { TESS__LOW_COPY, "low" },
-              { TESS__ARRIVED, "arrived" },
-              { TESS__LANDED, "landed" },
-              { TESS__LIMBS, "limbs" },
-              { TESS__LIMBS_SCRATCH, "limbs_scratch" },
-              { TESS__NORM_RESULT, "norm_result" },
-              { TESS__BUFFERS, "buffers" },
-              { TESS__CHUNK_SCRATCH, "chunk_scratch" },
-              { TESS__GATHER_SCRATCH, "gather_scratch" },
-              { TESS__REDUCE_SCRATCH, "reduce_scratch" },
-              { TESS__COLLECT_SCRATCH, "collect_scratch" },
-              { TESS__RETURN_SCRATCH, "return_scratch" },
-              { TESS__UPDATE, "update" },
-              { TESS__UPDATE + 2, "update_2_" },
-              { TESS__PARTS, "parts" },
-              { TESS__PARTS + 2, "parts_2_" },
-              { TESS__INPUT, "input" },
-              { TESS__BATCH, "batch" },
-              { TESS__OUTPUT, "output" },
-              { TESS__RESULT, "result" } };
-
-static char room[N_ROOMS][N_GROUPS][ROOM];
-static void *places[N_ROOMS][N_GROUPS];
 static struct {
     const char *fails; /* the call that fails, by its first word */
     const char *text;  /* of an instruction */
     int watched;       /* what looks at each instruction is written down too */
     int by_parts, on_host, on_device, offers;
-    tess_rounding draws;
     uint32_t draw;
-    uint64_t seq;
     double norm;
     int64_t clock;
     int reached;
@@ -82,24 +38,6 @@ static tess__in_flight in_flight[N_GROUPS];
 static tess_optimizer_options step;
 static tess_run_options run;
 static tess_request *const posted = (tess_request *)&world;
-
-/* "full1", "full1+8": by role and index. */
-static const char *place(const void *p) {
-    static char text[4][48];
-    static int turn;
-    const uintptr_t at = (uintptr_t)p - (uintptr_t)room;
-    if (!p || at >= sizeof room)
-        return p ? "elsewhere" : "null";
-    char *out = text[turn++ % 4];
-    const int role = (int)(at / sizeof room[0]);
-    const char *name = "unnamed";
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        name = names[i].role == role ? names[i].name : name;
-    int n = snprintf(out, sizeof text[0], "%s%d", name, (int)(at % sizeof room[0] / ROOM));
-    if (at % ROOM)
-        snprintf(out + n, sizeof text[0] - (size_t)n, "+%d", (int)(at % ROOM));
-    return out;
-}
 
 static tess_status note(const char *format, ...) {
     char text[512];
@@ -131,7 +69,7 @@ static tess_status post(int which, tess_collective *c, tess_request **out) {
         say("lengths %d %d; ", (int)*c->send_parts, (int)*c->recv_parts);
     if (world.fails && !strcmp(world.fails, "post"))
         return tess__fail(TESS_E_DEVICE, "failed");
-    c->seq = world.seq = 41;
+    c->seq = 41;
     *out = posted;
     return TESS_OK;
 }
@@ -286,11 +224,7 @@ static int begin(void **state) {
     memset(in_flight, 0, sizeof in_flight);
     memset(&step, 0, sizeof step);
     memset(&run, 0, sizeof run);
-    for (int r = 0; r < N_ROOMS; r++)
-        for (int i = 0; i < N_GROUPS; i++)
-            places[r][i] = room[r][i];
-    for (int r = 0; r < TESS__N_ROLES; r++)
-        t.memory.address[r] = places[r];
+    place_all(&t);
     for (int i = 0; i < N_GROUPS; i++)
         groups[i] = (tess__group){ .trainable = 1,
                                    .grad_local = TESS_F32,
@@ -322,7 +256,6 @@ static int begin(void **state) {
     t.plan.setup.shard_ranks = t.plan.setup.nranks = 4;
     t.plan.setup.accum = 1;
     t.plan.setup.align = 64;
-    t.memory.plan = &t.plan;
     t.step.grad_scale = 1;
     t.device.mem = TESS_MEM_CUDA;
     return 0;
