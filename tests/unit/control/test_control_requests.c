@@ -140,7 +140,7 @@ static void fails(tess_status got, tess_status want, const char *text) {
     assert_string_equal(tess_last_error(), text);
 }
 
-static void test_requests__a_set_waits_for_its_answer_without_end(void **state) {
+static void test_control_requests__a_set_waits_for_its_answer_without_end(void **state) {
     (void)state;
     world.acts[0] = OTHERS; /* which wakes this one for nothing */
     world.acts[1] = OK;
@@ -167,7 +167,7 @@ static void test_requests__a_set_waits_for_its_answer_without_end(void **state) 
     }
 }
 
-static void test_requests__nothing_is_sent_without_a_server(void **state) {
+static void test_control_requests__nothing_is_sent_without_a_server(void **state) {
     char out[8];
     uint64_t bytes = sizeof out;
     (void)state;
@@ -192,7 +192,7 @@ static void test_requests__nothing_is_sent_without_a_server(void **state) {
     }
 }
 
-static void test_requests__a_get_has_its_time_and_its_room(void **state) {
+static void test_control_requests__a_get_has_its_time_and_its_room(void **state) {
     char out[8];
     uint64_t bytes = 6;
     (void)state;
@@ -237,7 +237,7 @@ static void test_requests__a_get_has_its_time_and_its_room(void **state) {
     fails(tess__control_get(&c, "key", out, &bytes, 50), TESS_E_INVALID, "key 'key': abc");
 }
 
-static void test_requests__who_waited_in_vain_takes_its_question_back(void **state) {
+static void test_control_requests__who_waited_in_vain_takes_its_question_back(void **state) {
     char out[8];
     uint64_t bytes = 6;
     (void)state;
@@ -252,7 +252,7 @@ static void test_requests__who_waited_in_vain_takes_its_question_back(void **sta
     assert_int_equal(world.cancels, 1); /* a server that has lost a rank is asked nothing more */
 }
 
-static void test_requests__an_exchange_gets_all_ranks_values(void **state) {
+static void test_control_requests__an_exchange_gets_all_ranks_values(void **state) {
     char out[16];
     (void)state;
     world.acts[0] = OK;
@@ -281,7 +281,7 @@ static void test_requests__an_exchange_gets_all_ranks_values(void **state) {
 }
 
 /* Among some ranks the message begins with their numbers. */
-static void test_requests__an_exchange_among_some_names_them(void **state) {
+static void test_control_requests__an_exchange_among_some_names_them(void **state) {
     static const int32_t members[TESS__KV_MEMBERS_MAX] = { 7, 0x01020304, 1 };
     static const unsigned char sent[] = { 7, 0, 0, 0, 4, 3, 2, 1, 1, 0, 0, 0, 'b', 'b' };
     static char mine[1024];
@@ -324,7 +324,7 @@ static void test_requests__an_exchange_among_some_names_them(void **state) {
     }
 }
 
-static void test_requests__keys_and_values_have_their_bounds(void **state) {
+static void test_control_requests__keys_and_values_have_their_bounds(void **state) {
     static const size_t lengths[] = { 0, 1, TESS__KV_KEY_MAX, TESS__KV_KEY_MAX + 1 };
     char key[TESS__KV_KEY_MAX + 2], out[8], want[128];
     uint64_t bytes = 0;
@@ -361,7 +361,7 @@ static void test_requests__keys_and_values_have_their_bounds(void **state) {
 }
 
 /* A rank that is alone has a store of its own. */
-static void test_requests__alone_a_rank_asks_its_store(void **state) {
+static void test_control_requests__alone_a_rank_asks_its_store(void **state) {
     static char room[sizeof(tess__blob) + 8];
     tess__blob *blob = (tess__blob *)(void *)room;
     char out[8];
@@ -406,14 +406,14 @@ static void test_requests__alone_a_rank_asks_its_store(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_requests__a_set_waits_for_its_answer_without_end, begin),
-        cmocka_unit_test_setup(test_requests__nothing_is_sent_without_a_server, begin),
-        cmocka_unit_test_setup(test_requests__a_get_has_its_time_and_its_room, begin),
-        cmocka_unit_test_setup(test_requests__who_waited_in_vain_takes_its_question_back, begin),
-        cmocka_unit_test_setup(test_requests__an_exchange_gets_all_ranks_values, begin),
-        cmocka_unit_test_setup(test_requests__an_exchange_among_some_names_them, begin),
-        cmocka_unit_test_setup(test_requests__keys_and_values_have_their_bounds, begin),
-        cmocka_unit_test_setup(test_requests__alone_a_rank_asks_its_store, begin),
+        cmocka_unit_test_setup(test_control_requests__a_set_waits_for_its_answer_without_end, begin),
+        cmocka_unit_test_setup(test_control_requests__nothing_is_sent_without_a_server, begin),
+        cmocka_unit_test_setup(test_control_requests__a_get_has_its_time_and_its_room, begin),
+        cmocka_unit_test_setup(test_control_requests__who_waited_in_vain_takes_its_question_back, begin),
+        cmocka_unit_test_setup(test_control_requests__an_exchange_gets_all_ranks_values, begin),
+        cmocka_unit_test_setup(test_control_requests__an_exchange_among_some_names_them, begin),
+        cmocka_unit_test_setup(test_control_requests__keys_and_values_have_their_bounds, begin),
+        cmocka_unit_test_setup(test_control_requests__alone_a_rank_asks_its_store, begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
