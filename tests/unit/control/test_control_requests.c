@@ -221,7 +221,8 @@ static void test_control_requests__a_get_has_its_time_and_its_room(void **state)
                                         { -1, INT64_MAX },
                                         { INT64_MAX, INT64_MAX },
                                         { INT64_MAX - NOW, INT64_MAX },
-                                        { INT64_MAX - NOW - 1, INT64_MAX - 1 } };
+                                        { INT64_MAX - NOW - 1, INT64_MAX - 1 },
+                                        { INT64_MAX - NOW + 1, INT64_MAX } };
     for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
         world.bytes = 1;
         world.n_acts = world.n_sent = world.wakes = 0;
