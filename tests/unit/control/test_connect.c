@@ -235,6 +235,11 @@ static void test_connect__what_is_no_welcome_is_named(void **state) {
     net.who[0] = GARBAGE;
     fails(TESS_E_INVALID, "what answers at 10.0.0.1 port 29500 is no key-value server of this version of Tessera; set "
                           "MASTER_PORT to a free port");
+    assert_int_equal(net.n_tried, 1);
+    c.world.n_ports = 1; /* no other port is tried */
+    net.n_tried = 0;
+    assert_int_equal(tess__control_connect(&c), TESS_E_INVALID);
+    assert_int_equal(net.n_tried, 1);
     begin(NULL);
     net.who[0] = GARBAGE;
     c.world.launched = 1;
