@@ -116,6 +116,9 @@ static void test_recut__pieces_of_an_image_come_to_their_places(void **state) {
     assert_true(own[0] == -1 && own[1] == 5 && own[2] == 6 && own[3] == 7 && own[4] == -1);
     pretended.piece.elems = 0;
     free(image);
+    t->mirror.rank = 5; /* its number in the group that the images were of */
+    assert_int_equal(tess__smaller_finish(t), TESS_OK);
+    assert_int_equal(t->mirror.rank, 0);
     assert_int_equal(tess_close(t), TESS_OK);
 }
 
