@@ -150,12 +150,14 @@ static void test_comm_choice__the_cheapest_is_opened_of_equal_ones_the_first_by_
 #define ROW(name, path, usable, answer)                                                                                \
     { TESS_KIND_COMM, name, "", path, 0, 0, usable, answer, "" }
     static const tess__plugin_row list[] = {
-        ROW("self", "", 1, 0),    ROW("broken", "/p", 0, 1), ROW("no", "/p", 1, -1),
-        ROW("slow", "/p", 1, 30), ROW("gamma", "/p", 1, 7),  ROW("alpha", "/p", 1, 7),
-        ROW("beta", "/p", 1, 7),  ROW("free", "/p", 1, 0),   ROW("far", "/p", 1, 1),
+        ROW("self", "", 1, 0),    ROW("broken", "/p", 0, 1), ROW("no", "/p", 1, -1),   ROW("slow", "/p", 1, 30),
+        ROW("gamma", "/p", 1, 8), ROW("delta", "/p", 1, 7),  ROW("alpha", "/p", 1, 7), ROW("beta", "/p", 1, 7),
+        ROW("free", "/p", 1, 0),  ROW("far", "/p", 1, 1),
     };
-    static const char *const chosen[] = { NULL, NULL, NULL, "slow", "gamma", "alpha", "alpha", "free", "free" };
-    for (int n = 1; n <= 9; n++) {
+    static const char *const chosen[] = {
+        NULL, NULL, NULL, "slow", "gamma", "delta", "alpha", "alpha", "free", "free"
+    };
+    for (int n = 1; n <= 10; n++) {
         tess__plugin *p = NULL;
         char want[64] = "";
         rows = list, n_rows = n;

@@ -63,7 +63,7 @@ static ssize_t fake_read(int fd, void *to, size_t bytes, off_t at) {
 /* A shared object of the least: header, one segment, the descriptor, two options, names, four sections. */
 typedef struct {
     ElfW(Ehdr) header;
-    ElfW(Phdr) segment;
+    ElfW(Phdr) segment, another; /* a second one where a test counts it */
     tess_plugin_note note;
     tess_option_spec options[2];
     char names[48];
@@ -139,6 +139,12 @@ static int setup(void **state) {
     good.sections[3].sh_offset = offsetof(image, options);
     good.sections[3].sh_size = sizeof good.options;
     return 0;
+}
+
+static void accepted(const image *i) {
+    if (read_image(i, sizeof *i))
+        fail_msg("%s", reason);
+    assert_memory_equal(&note, &i->note, sizeof note);
 }
 
 static void refused(const image *i, const char *words) {
@@ -227,6 +233,64 @@ static void test_elf_note__offsets_outside_the_file_are_truncation(void **state)
             i.sections[s].sh_size = (ElfW(Xword))far[f];
             refused(&i, "truncated: a section");
         }
+    }
+}
+
+static void test_elf_note__each_segment_lies_in_the_file(void **state) {
+    (void)state;
+    image i = good;
+    i.header.e_phnum = 2;
+    i.another = i.segment;
+    accepted(&i);
+    i.another.p_filesz++;
+    refused(&i, "truncated: a segment");
+    i.another.p_filesz = 0; /* nothing, up to the end of the file */
+    i.another.p_offset = sizeof i;
+    accepted(&i);
+    i.another.p_offset++;
+    refused(&i, "truncated: a segment");
+    read_image(&good, SELFMAG);
+    assert_non_null(strstr(reason, "truncated: the ELF header lies beyond the file's 4 bytes"));
+}
+
+static void test_elf_note__names_are_whole_and_within_their_table(void **state) {
+    (void)state;
+    static const char missing[] = "no plugin: it has no section .tessera.plugin";
+    image i = good;
+    i.names[16] = 'x'; /* its end */
+    refused(&i, missing);
+    i = good;
+    i.sections[2].sh_size = 17;
+    accepted(&i);
+    i.sections[2].sh_size = 16;
+    refused(&i, missing);
+    i.sections[2].sh_size = 0;
+    refused(&i, missing);
+    i = good;
+    i.sections[2].sh_name = sizeof i.names - 3; /* behind the one that is found */
+    accepted(&i);
+    i = good;
+    i.header.e_shstrndx = 3; /* the last section */
+    i.sections[3] = i.sections[2];
+    i.sections[2] = good.sections[3];
+    accepted(&i);
+    i = good;
+    i.header.e_shnum = 1;
+    i.header.e_shstrndx = 0;
+    i.sections[0] = i.sections[2];
+    refused(&i, missing);
+}
+
+static void test_elf_note__sections_without_bytes_may_say_any_place(void **state) {
+    (void)state;
+    static const uint32_t without[] = { SHT_NOBITS, SHT_NULL };
+    for (int w = 0; w < 2; w++) {
+        image i = good;
+        i.sections[3].sh_type = without[w];
+        i.sections[3].sh_offset = UINT32_MAX;
+        accepted(&i);
+        i.sections[3].sh_type = SHT_PROGBITS;
+        refused(&i, "truncated: a section");
     }
 }
 
@@ -459,6 +523,9 @@ int main(void) {
         cmocka_unit_test(test_elf_note__every_shorter_file_is_refused),
         cmocka_unit_test(test_elf_note__header_faults_are_named),
         cmocka_unit_test(test_elf_note__offsets_outside_the_file_are_truncation),
+        cmocka_unit_test(test_elf_note__each_segment_lies_in_the_file),
+        cmocka_unit_test(test_elf_note__names_are_whole_and_within_their_table),
+        cmocka_unit_test(test_elf_note__sections_without_bytes_may_say_any_place),
         cmocka_unit_test(test_elf_note__section_faults_are_named),
         cmocka_unit_test(test_elf_note__options_are_copied_as_far_as_they_are_known),
         cmocka_unit_test(test_elf_note__faults_of_the_options_are_named),
