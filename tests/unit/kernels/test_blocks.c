@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 enum { ELEMS = 13 * TESS_Q8_BLOCK + 37, PARTS = 5 };
+static int thorough; /* `test_blocks all`: more of what is drawn */
 #define for_each_dtype(d) for (int at_##d = 0, d = TESS_Q8; at_##d < 2; at_##d++, d = TESS_Q8E4M3)
 
 static void cast(uint32_t from, uint32_t to, const void *src, void *dst, uint64_t elems) {
@@ -54,7 +55,7 @@ static void test_blocks__no_element_is_off_by_more_than_half_a_step(void **state
     static float in[ELEMS], out[ELEMS];
     static char blocks[(ELEMS / TESS_Q8_BLOCK + 1) * TESS_Q8_BYTES];
     uint64_t seed = 7;
-    for_each_dtype(d) for (int round = 0; round < 100; round++) {
+    for_each_dtype(d) for (int round = 0; round < (thorough ? 100 : 10); round++) {
         for (int i = 0; i < ELEMS; i++)
             in[i] = random_wide(&seed);
         cast(TESS_F32, (uint32_t)d, in, blocks, ELEMS);
@@ -113,7 +114,7 @@ static void test_blocks__made_again_of_what_they_hold_are_the_same(void **state)
     static float in[ELEMS];
     static char blocks[(ELEMS / TESS_Q8_BLOCK + 1) * TESS_Q8_BYTES], again[sizeof blocks];
     uint64_t seed = 23;
-    for_each_dtype(d) for (int round = 0; round < 3000; round++) {
+    for_each_dtype(d) for (int round = 0; round < (thorough ? 3000 : 90); round++) {
         float least = d == TESS_Q8 ? 127 * 0x1p-126f : 448 * 0x1p-126f;
         for (int i = 0; i < ELEMS; i++)
             in[i] = round % 3 == 0   ? random_wide(&seed)
@@ -539,7 +540,8 @@ static void test_blocks__sums_are_the_tree_of_the_widened_values(void **state) {
     for_each_dtype(d) sums_are_trees((uint32_t)d);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    thorough = argc > 1 && strcmp(argv[1], "all") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_q8__a_block_is_its_scale_and_its_bytes),
         cmocka_unit_test(test_blocks__no_element_is_off_by_more_than_half_a_step),

@@ -20,11 +20,9 @@ typedef struct {
     uint16_t low[ELEMS];
 } step;
 
-/* One step of `optimizer` over one segment with decay. */
-static step *prepare(uint32_t optimizer) {
+/* One step of `optimizer` over one segment with decay; the arrays stay as they are. */
+static step *settle(uint32_t optimizer) {
     static step s;
-    memset(&s, 0, sizeof s);
-    memcpy(s.p, start, sizeof s.p);
     s.segments[0] = (tess_segment){ .struct_size = sizeof s.segments[0],
                                     .elems = ELEMS,
                                     .lr = 0.01f,
@@ -52,6 +50,16 @@ static step *prepare(uint32_t optimizer) {
                               .elems = ELEMS,
                               .optimizer = &s.optimizer };
     return &s;
+}
+
+/* The same of fresh arrays. */
+static step *prepare(uint32_t optimizer) {
+    step *s = settle(optimizer);
+    memcpy(s->p, start, sizeof s->p);
+    memset(s->a, 0, sizeof s->a);
+    memset(s->b, 0, sizeof s->b);
+    memset(s->low, 0, sizeof s->low);
+    return s;
 }
 
 static void test_optimizer_kernel__low_copy_is_the_new_master_rounded(void **state) {
@@ -140,7 +148,7 @@ static void note_of_extremes(uint32_t optimizer, uint32_t dtype, uint64_t combin
     int64_t noted = 0;
     int bad = 0;
     void *at[4];
-    step *s = prepare(optimizer ? optimizer : TESS_OPT_SGD);
+    step *s = settle(optimizer ? optimizer : TESS_OPT_SGD);
     for (int k = 0; k < 4; k++) {
         for (int i = 0; i < ROW; i++)
             wide[k][i] = k == 1 && combination % 2 ? 3e38 : 0.5;
@@ -169,7 +177,10 @@ static void note_of_extremes(uint32_t optimizer, uint32_t dtype, uint64_t combin
 static void test_optimizer_kernel__a_note_is_exact(void **state) {
     (void)state;
     for_each_isa(isa) for (uint32_t o = 0; o <= TESS_OPT_ADADELTA; o++) {
-        for (uint64_t c = 0; c < (uint64_t)EXTREMES * EXTREMES * EXTREMES * EXTREMES; c++) {
+        uint64_t all = EXTREMES * EXTREMES; /* of gradient and master, and of each state */
+        for (int state = 0; state < (o > 0) + (o > TESS_OPT_SGD); state++)
+            all *= EXTREMES;
+        for (uint64_t c = 0; c < all; c++) {
             note_of_extremes(o, TESS_F32, c);
             note_of_extremes(o, TESS_F64, c);
         }

@@ -368,10 +368,10 @@ static void test_elf_note__faults_of_the_options_are_named(void **state) {
     options_refused(&i, "449 bytes of type 1");
     i = good;
     i.sections[3].sh_size = 2;
-    options_refused(&i, "2 bytes of type 1");
+    options_refused(&i, "2 bytes of type 1, in options of 0;");
     i = good;
     i.sections[3].sh_type = SHT_NOBITS;
-    options_refused(&i, "of type 8");
+    options_refused(&i, "of type 8, in options of 0;");
     i = good;
     i.sections[0] = i.sections[3];
     options_refused(&i, "more than one section .tessera.options");
