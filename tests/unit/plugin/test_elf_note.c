@@ -380,6 +380,34 @@ static void test_elf_note__faults_of_the_options_are_named(void **state) {
     options_refused(&i, "truncated: a section");
 }
 
+static void test_elf_note__options_are_whole_ones_and_64_at_most(void **state) {
+    (void)state;
+    image i = good;
+    i.sections[3].sh_size = 4;
+    options_refused(&i, "4 bytes of type 1, in options of 448;");
+    i.sections[3].sh_size = 3;
+    options_refused(&i, "3 bytes of type 1, in options of 0;");
+    i.sections[3].sh_size = i.options[0].struct_size = 447;
+    options_refused(&i, "447 bytes of type 1, in options of 447;");
+    struct {
+        image i;
+        tess_option_spec options[65];
+    } *many = calloc(1, sizeof *many);
+    many->i = good;
+    for (int k = 0; k < 65; k++)
+        many->options[k] = good.options[k % 2];
+    many->i.sections[3].sh_offset = offsetof(typeof(*many), options);
+    many->i.sections[3].sh_size = 64 * sizeof many->options[0];
+    assert_int_equal(read_image_options(many, sizeof *many), TESS_OK);
+    assert_int_equal(n_options, 64);
+    assert_memory_equal(options, many->options, 64 * sizeof *options);
+    free(options);
+    many->i.sections[3].sh_size = 65 * sizeof many->options[0];
+    assert_int_equal(read_image_options(many, sizeof *many), TESS_E_INVALID);
+    assert_null(options);
+    free(many);
+}
+
 static void test_elf_note__any_single_wrong_byte_is_survived(void **state) {
     (void)state;
     image *i = malloc(sizeof *i);
@@ -529,6 +557,7 @@ int main(void) {
         cmocka_unit_test(test_elf_note__section_faults_are_named),
         cmocka_unit_test(test_elf_note__options_are_copied_as_far_as_they_are_known),
         cmocka_unit_test(test_elf_note__faults_of_the_options_are_named),
+        cmocka_unit_test(test_elf_note__options_are_whole_ones_and_64_at_most),
         cmocka_unit_test(test_elf_note__any_single_wrong_byte_is_survived),
         cmocka_unit_test(test_elf_note__each_read_that_fails_is_an_error),
         cmocka_unit_test(test_elf_note__a_file_is_read_in_as_many_pieces_as_it_comes),
