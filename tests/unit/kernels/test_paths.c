@@ -79,6 +79,34 @@ static void test_paths__each_cast_gives_the_plain_loops_bits(void **state) {
 }
 
 #if defined(TESS_HAVE_X86)
+/* Each set of instructions has loops of its own; those that are written by hand have one past the caches too. */
+static void test_paths__each_set_of_instructions_has_its_own(void **state) {
+    (void)state;
+    static const uint32_t f = TESS_F32, b = TESS_BF16, h = TESS_F16, d = TESS_F64, q = TESS_Q8, e = TESS_Q8E4M3;
+    const struct {
+        uint32_t from, to;
+        int by_hand;
+    } each[] = { { f, b, 1 }, { f, h, 1 }, { b, f, 1 }, { h, f, 1 }, { f, d, 0 }, { d, f, 0 }, { d, b, 0 },
+                 { b, d, 0 }, { d, h, 0 }, { h, d, 0 }, { h, b, 0 }, { b, h, 0 }, { f, q, 1 }, { f, e, 1 },
+                 { q, f, 1 }, { e, f, 1 }, { q, b, 0 }, { q, h, 0 }, { e, b, 0 }, { e, h, 0 } };
+    const int best = tess__isa_limit(TESS_ISA_AVX512);
+    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
+        tess__cast_fn found[8];
+        int n = 0;
+        for (int isa = TESS_ISA_C; isa <= best; isa++)
+            for (int stream = 0; stream < 2; stream++) {
+                tess__isa_limit(isa);
+                found[n] = tess__cast_find(each[i].from, each[i].to, stream);
+                for (int k = 0; k < n; k++) {
+                    const int same_set = k / 2 == n / 2;
+                    assert_int_equal(found[k] == found[n], same_set && (isa == TESS_ISA_C || !each[i].by_hand));
+                }
+                n++;
+            }
+    }
+    tess__isa_limit(0);
+}
+
 static void test_paths__what_is_past_the_caches_is_all_there(void **state) {
     (void)state;
     if (tess__isa() < TESS_ISA_AVX2)
@@ -199,6 +227,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_paths__each_cast_gives_the_plain_loops_bits),
 #if defined(TESS_HAVE_X86)
+        cmocka_unit_test(test_paths__each_set_of_instructions_has_its_own),
         cmocka_unit_test(test_paths__what_is_past_the_caches_is_all_there),
 #endif
         cmocka_unit_test(test_paths__a_digest_is_its_words_by_their_places),

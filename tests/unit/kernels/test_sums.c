@@ -2,8 +2,37 @@
 /* Tree sums of drawn dtypes, counts, lengths, flags and scales, an element at a time against the recursion of
  * docs/numbers.md. */
 #include "kernel_fixture.h"
+#include "core/kernels/kernel_x86.h"
 #include <stdlib.h>
 #include <tessera/plugin_helpers.h>
+
+static struct {
+    int adds, copies, pairs; /* by hand: additions and copies past the caches, and sums of two blocks */
+} by_hand;
+
+#if defined(TESS_HAVE_X86)
+static void note_add(void *to, const void *a, const void *b, uint64_t elems) {
+    by_hand.adds++;
+    tess__add_past(to, a, b, elems);
+}
+static void note_copy(void *to, const void *from, uint64_t bytes) {
+    by_hand.copies++;
+    tess__copy_past(to, from, bytes);
+}
+static int note_q8(const void *a, const void *b, void *to, uint64_t elems, int past) {
+    by_hand.pairs++;
+    return tess__pair_q8_512(a, b, to, elems, past);
+}
+static int note_e4m3(const void *a, const void *b, void *to, uint64_t elems, int past) {
+    by_hand.pairs++;
+    return tess__pair_e4m3_512(a, b, to, elems, past);
+}
+#define tess__add_past note_add
+#define tess__copy_past note_copy
+#define tess__pair_q8_512 note_q8
+#define tess__pair_e4m3_512 note_e4m3
+#endif
+#include "core/kernels/kernel_tree_sum.c"
 
 enum { MOST = 2500, INPUTS = 37, GUARD = 8 };
 typedef union {
@@ -219,14 +248,53 @@ static void sum_much(uint32_t dtype, uint32_t out_dtype, int n, uint64_t elems, 
     free(all), free(to);
 }
 
-static void test_sums__that_go_past_the_caches_are_the_same(void **state) {
+enum { LINE = 1 << 20 }; /* elements of three arrays and their sum in f32 that have 16 MiB in all */
+static void test_sums__from_16_mib_on_go_past_the_caches_and_are_the_same(void **state) {
     (void)state;
-    for (int isa = TESS_ISA_AVX2; isa <= TESS_ISA_AVX512; isa++) {
-        tess__isa_limit(isa);
-        sum_much(TESS_F32, TESS_F32, 2, 1400000, 0, 0);
-        sum_much(TESS_F32, TESS_F32, 5, 700100, 0, 1.0 / 3);
-        sum_much(TESS_I32, TESS_I32, 2, 1400000, 0, 0);
-        sum_much(TESS_BF16, TESS_F32, 3, 1700000, 0, 0);
+    for (int isa = TESS_ISA_C; isa <= TESS_ISA_AVX512; isa++) {
+        const int wide = tess__isa_limit(isa) > TESS_ISA_C;
+        static const struct {
+            uint32_t dtype, out_dtype, flags;
+            int n, past, adds; /* past, and by additions of their own */
+            uint64_t elems;
+            double scale;
+        } each[] = {
+            { TESS_F32, TESS_F32, 0, 3, 0, 0, LINE - 1, 0 },      { TESS_F32, TESS_F32, 0, 3, 1, 1, LINE, 0 },
+            { TESS_F32, TESS_F32, 0, 3, 1, 0, LINE, 1.0 / 3 },    { TESS_I32, TESS_I32, 0, 3, 1, 0, LINE, 0 },
+            { TESS_BF16, TESS_F32, 0, 2, 1, 1, 2 * LINE, 0 },     { TESS_F32, TESS_BF16, 0, 4, 0, 0, LINE, 0 },
+            { TESS_F32, TESS_F32, 0, 2, 1, 1, 2 * LINE - 77, 1 },
+        };
+        for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
+            memset(&by_hand, 0, sizeof by_hand);
+            sum_much(each[i].dtype, each[i].out_dtype, each[i].n, each[i].elems + 64, each[i].flags, each[i].scale);
+            assert_int_equal(by_hand.adds > 0, wide && each[i].adds);
+            assert_int_equal(by_hand.copies > 0, wide && each[i].past && !each[i].adds);
+        }
+    }
+    tess__isa_limit(0);
+}
+
+/* Of blocks of one kind through blocks of that kind, with AVX-512: a chunk of 1024 elements each. */
+static void test_sums__blocks_are_summed_in_registers(void **state) {
+    (void)state;
+    static const uint32_t kinds[] = { TESS_Q8, TESS_Q8E4M3, TESS_F32 },
+                          flags[] = { TESS_KERNEL_Q8, TESS_KERNEL_Q8E4M3, 0 };
+    uint64_t seed = 6;
+    const void *list[3] = { &in[0], &in[1], &in[2] }, *as_f32[1] = { &before };
+    for_each_isa(isa) for (int of = 0; of < 3; of++) for (int through = 0; through < 3; through++) for (int n = 2;
+                                                                                                        n < 4; n++) {
+        fill(&before, TESS_F32, &seed);
+        for (int k = 0; k < n; k++) {
+            tess_kernel cast = { .struct_size = sizeof cast, .kernel = TESS_K_CAST, .in_dtype = TESS_F32 };
+            cast.out_dtype = kinds[of], cast.n_in = 1, cast.in = as_f32, cast.out = &in[k], cast.elems = 2048;
+            run_kernel(&cast, NULL);
+        }
+        tess_kernel k = { .struct_size = sizeof k, .kernel = TESS_K_TREE_SUM, .in_dtype = kinds[of] };
+        k.out_dtype = TESS_F32, k.n_in = (uint32_t)n, k.flags = flags[through], k.in = list, k.out = &out,
+        k.elems = 2048;
+        memset(&by_hand, 0, sizeof by_hand);
+        run_kernel(&k, NULL);
+        assert_int_equal(by_hand.pairs, isa >= TESS_ISA_AVX512 && of == through && of < 2 ? 2 : 0);
     }
     tess__isa_limit(0);
 }
@@ -290,7 +358,8 @@ static void test_sums__scale_multiplies_each(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums__are_trees_of_whatever_is_drawn),
-        cmocka_unit_test(test_sums__that_go_past_the_caches_are_the_same),
+        cmocka_unit_test(test_sums__from_16_mib_on_go_past_the_caches_and_are_the_same),
+        cmocka_unit_test(test_sums__blocks_are_summed_in_registers),
         cmocka_unit_test(test_sums__threads_change_no_bit),
         cmocka_unit_test(test_sums__scale_multiplies_each),
     };
