@@ -396,7 +396,7 @@ static void test_elf_note__options_are_whole_ones_and_64_at_most(void **state) {
     many->i = good;
     for (int k = 0; k < 65; k++)
         many->options[k] = good.options[k % 2];
-    many->i.sections[3].sh_offset = offsetof(typeof(*many), options);
+    many->i.sections[3].sh_offset = offsetof(__typeof__(*many), options);
     many->i.sections[3].sh_size = 64 * sizeof many->options[0];
     assert_int_equal(read_image_options(many, sizeof *many), TESS_OK);
     assert_int_equal(n_options, 64);

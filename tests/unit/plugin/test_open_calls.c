@@ -546,16 +546,16 @@ static void test_open_calls__the_first_status_ends_a_list(void **state) {
     (void)state;
     make_list();
     for (int at = 1; at <= 11; at++) {
-        list = (typeof(list)){ .stop_at = at };
+        list = (__typeof__(list)){ .stop_at = at };
         assert_int_equal(tess__plugin_list(0, NULL, take_row, &list), TESS_E_PEER);
         assert_int_equal(list.calls, at);
         said_so_far[0] = 0;
     }
     assert_int_equal(world.open, 0);
-    list = (typeof(list)){ .keeps = 1 };
+    list = (__typeof__(list)){ .keeps = 1 };
     assert_int_equal(tess__plugin_list(TESS_KIND_COMM, NULL, take_row, &list), TESS_OK);
     assert_int_equal(world.open, 2); /* whoever took one has it */
-    list = (typeof(list)){ .calls = 0 };
+    list = (__typeof__(list)){ .calls = 0 };
     said_so_far[0] = 0;
     world.each = TESS_E_DATA;
     assert_int_equal(tess__plugin_list(TESS_KIND_COMM, NULL, take_row, &list), TESS_E_DATA);
@@ -596,7 +596,7 @@ static void test_open_calls__without_memory_nothing_is_left_behind(void **state)
     make_list();
     for (tess_status s = TESS_E_NOMEM; s; n++) {
         counted.refuse = n + 1;
-        list = (typeof(list)){ .calls = 0 };
+        list = (__typeof__(list)){ .calls = 0 };
         s = tess__plugin_list(TESS_KIND_COMM, NULL, take_row, &list);
         assert_int_equal(counted.live, 0);
         assert_int_equal(world.n_searches, 0);
