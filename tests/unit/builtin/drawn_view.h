@@ -63,7 +63,8 @@ static inline int32_t units_of(const drawn *d, const int32_t *label, int ties, i
     return n;
 }
 
-/* What of a module's tree is in no unit below it; and each parameter's unit, by the module that is one. */
+/* The elements of a module's tree that are in no unit below it; and each parameter's unit, by the module that is one.
+ */
 static inline uint64_t gather_size(const drawn *d, int32_t m, uint64_t size, int is_unit[MODULES]) {
     uint64_t rest = d->modules[m].own_elems;
     for (int32_t c = m + 1; c < (int32_t)d->view.n_modules; c++)

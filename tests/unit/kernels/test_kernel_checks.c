@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a kernel takes and what it refuses, by the lists of core/kernels/kernels.h, over all dtypes. */
+/* Which kernels are taken and which are refused, by the lists of core/kernels/kernels.h, over all dtypes. */
 #include "kernel_fixture.h"
 #include <stdlib.h>
 #include <tessera/plugin_helpers.h>

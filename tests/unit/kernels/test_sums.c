@@ -169,7 +169,7 @@ static void check(const sum_case *c) {
     assert_memory_equal((char *)&out + end, (char *)&before + end, sizeof out - end);
 }
 
-/* What may go out of a sum. */
+/* A dtype that may go out of a sum. */
 static uint32_t draw_out(uint32_t dtype, uint64_t *seed) {
     static const uint32_t floats[] = { TESS_F32, TESS_BF16, TESS_F16 };
     return sum_dtype(dtype) == TESS_F32 ? floats[next_random(seed) % 3] : dtype;
@@ -274,7 +274,7 @@ static void test_sums__from_16_mib_on_go_past_the_caches_and_are_the_same(void *
     tess__isa_limit(0);
 }
 
-/* Of blocks of one kind through blocks of that kind, with AVX-512: a chunk of 1024 elements each. */
+/* Those of one kind through blocks of that kind, with AVX-512: a chunk of 1024 elements each. */
 static void test_sums__blocks_are_summed_in_registers(void **state) {
     (void)state;
     static const uint32_t kinds[] = { TESS_Q8, TESS_Q8E4M3, TESS_F32 },

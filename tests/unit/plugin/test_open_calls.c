@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a selection leads to, and what a list says, over files that are only written down here: which are opened, in
- * which order, and the one line about all that was tried. */
+/* Selections and lists over files that are only written down here: which are opened, in which order, and the one line
+ * about all that was tried. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -345,7 +345,7 @@ static void test_open_calls__what_is_nowhere_lists_where_it_was_looked_for(void 
     fails(TESS_KIND_COMM, NULL, TESS_E_INVALID, "comm plugin: empty name, expected [a-z0-9_-]+ or a path with a slash");
 }
 
-/* Of names, the first 256 may be meant. */
+/* The first 256 names may be meant. */
 static void test_open_calls__of_very_many_names_the_first_may_be_meant(void **state) {
     (void)state;
     static char names[300][32];

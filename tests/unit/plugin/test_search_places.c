@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Where plugins are looked for, and in which order: by the variable, where the program or the library lies, in the
- * build and in the install. What lies where is written down here. */
+ * build and in the install. Files and folders are written down here. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Trials without a process: the child's work is done here, up to its exit, and then goes on as the parent. What plugins
- * do is written down, as is who is ended and waited for. */
+/* Trials without a process: the child's work is done here, up to its exit, and then goes on as the parent. Plugins
+ * write down their calls, and so does the system. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
