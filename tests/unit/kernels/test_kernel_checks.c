@@ -5,7 +5,7 @@
 #include <tessera/plugin_helpers.h>
 
 static tess_error error;
-static char data[3][4096], scratch[4096]; /* room for a few elements of any dtype, and for limbs */
+static _Alignas(64) char data[3][4096], scratch[4096]; /* room for a few elements of any dtype, and for limbs */
 static const void *in[2] = { data[0], data[1] };
 static tess_segment segments[3];
 static tess_optimizer optimizer;
