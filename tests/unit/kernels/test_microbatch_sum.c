@@ -141,7 +141,7 @@ static tess__microbatch_sum noted(int in_order) {
 
 static void test_sums__each_sum_of_two_has_the_trees_flags(void **state) {
     (void)state;
-    uint16_t leaf;
+    static uint16_t leaf;
     void *sum = NULL;
     tess__microbatch_sum c = noted(0);
     for (uint32_t k = 0; k < 7; k++)
@@ -171,7 +171,7 @@ static void test_sums__each_sum_of_two_has_the_trees_flags(void **state) {
 
 static void test_sums__a_kernel_that_fails_ends_it(void **state) {
     (void)state;
-    uint16_t leaf;
+    static uint16_t leaf;
     void *sum = &leaf;
     tess__microbatch_sum c = noted(0);
     fails_at = 2;
