@@ -334,6 +334,45 @@ static void test_draws__depend_on_the_place_in_the_model_alone(void **state) {
     tess__pool_destroy(pool);
 }
 
+/* Runs with gaps between them: each block is as if it were alone, and zeros where there is no run. */
+static void test_draws__each_block_is_of_its_run(void **state) {
+    (void)state;
+    enum { BLOCKS = 60 };
+    static float in[BLOCKS * TESS_Q8_BLOCK];
+    static char all[BLOCKS * TESS_Q8_BYTES], one[TESS_Q8_BYTES], none[TESS_Q8_BYTES];
+    tess_place runs[16];
+    uint64_t seed = 43;
+    for (int i = 0; i < BLOCKS * TESS_Q8_BLOCK; i++)
+        in[i] = random_unit(&seed);
+    for (int round = 0; round < 8; round++) {
+        uint32_t n = 0, block = round % 3;
+        for (; n < 16 && block < BLOCKS - 5; n++) { /* the last block of a run may be short */
+            const uint32_t blocks = 1 + (uint32_t)(next_random(&seed) % 3);
+            runs[n] = (tess_place){ .first = block * TESS_Q8_BLOCK,
+                                    .elems = blocks * TESS_Q8_BLOCK - next_random(&seed) % 200,
+                                    .at = 8 * (next_random(&seed) % 100000) };
+            block += blocks + (uint32_t)(next_random(&seed) % 3);
+        }
+        for_each_dtype(d) {
+            tess_rounding r = rounding_of(runs, n, 0);
+            memset(all, 0x55, sizeof all);
+            pack_drawn((uint32_t)d, in, all, BLOCKS * TESS_Q8_BLOCK, &r, NULL);
+            for (uint64_t b = 0; b < BLOCKS; b++) {
+                const uint64_t first = b * TESS_Q8_BLOCK;
+                const char *want = none;
+                for (uint32_t k = 0; k < n; k++)
+                    if (first >= runs[k].first && first < runs[k].first + runs[k].elems) {
+                        const tess_place alone = { .elems = TESS_Q8_BLOCK, .at = runs[k].at + first - runs[k].first };
+                        r = rounding_of(&alone, 1, 0);
+                        pack_drawn((uint32_t)d, in + first, one, TESS_Q8_BLOCK, &r, NULL);
+                        want = one;
+                    }
+                assert_memory_equal(all + b * TESS_Q8_BYTES, want, TESS_Q8_BYTES);
+            }
+        }
+    }
+}
+
 /* ---- paths and sums ---- */
 
 /* Every path, and any part of the work, gives the bits of the plain one. */
@@ -555,6 +594,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_draws__round_up_as_often_as_is_cut_off),
         cmocka_unit_test(test_draws__the_greatest_byte_stays),
         cmocka_unit_test(test_draws__depend_on_the_place_in_the_model_alone),
+        cmocka_unit_test(test_draws__each_block_is_of_its_run),
         cmocka_unit_test(test_blocks__instruction_sets_and_threads_change_no_bit),
         cmocka_unit_test(test_blocks__sums_of_two_go_through_them),
         cmocka_unit_test(test_blocks__a_nan_is_seen_at_each_place),
