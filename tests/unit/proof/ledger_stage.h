@@ -23,14 +23,23 @@
 #include "core/proof/detail.h"
 #include "tests/unit/said.h"
 
-enum { PARAMS = 10, SCOPES = 5, GROUPS = 3, KINDS = 4, PAD = 64, LARGE = 300000, ROOM = TESS__PROOF_CHUNK + 4096 };
+enum {
+    PARAMS = 10,
+    SCOPES = 6,
+    LEDGER_UNITS = 4,
+    GROUPS = 3,
+    KINDS = 4,
+    PAD = 64,
+    LARGE = 262144 /* whole pieces, of any dtype */,
+    ROOM = TESS__PROOF_CHUNK + 4096
+};
 #define FAR ((uintptr_t)1 << 44) /* what lies in a device's memory is nowhere that a host reads */
 
 static tess t;
 static struct {
-    tess__group groups[GROUPS];
-    tess__param params[PARAMS];
-    tess__scope scopes[SCOPES];
+    tess__group groups[GROUPS + 1]; /* the last of each is none of them */
+    tess__param params[PARAMS + 1];
+    tess__scope scopes[SCOPES + 1];
     char names[PARAMS][8];
     int32_t order[PARAMS], shards;
     char *flat[GROUPS][KINDS]; /* all of a group: parameters, gradients, states */
@@ -68,7 +77,7 @@ static int close_stream(FILE *f) {
     return disk.close_error ? EOF : failed;
 }
 static int open_disk(const char *path, int flags, mode_t mode) {
-    assert_int_equal(flags, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC);
+    assert_true(flags == (O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC) && mode == 0666);
     int fd = open(path, flags, mode);
     disk.opened += fd >= 0;
     return fd;
@@ -117,6 +126,7 @@ static uint32_t mem_of(const tess__rest *r) {
     return r->domain; /* here of what kind the memory is */
 }
 static void *address_of(int role, int32_t g) {
+    assert_true(role != TESS__DIGESTS || g == 0);
     if (role == TESS__DIGESTS)
         return world.room[t.comms.world.rank > 0];
     int kind = role == TESS__MASTER                                     ? 0
@@ -150,6 +160,8 @@ static void run_pool(tess__pool *pool, uint64_t n, uint64_t least, void (*fn)(vo
 static tess_status add_up(void *values, uint64_t n, uint32_t dtype, uint32_t op) {
     assert_true(dtype == TESS_I64 && op == TESS_SUM && n <= SCOPES * KINDS);
     uint64_t *own = values;
+    int reached = t.plan.setup.env.mem == TESS_MEM_HOST && !t.plan.layout.store_align;
+    assert_ptr_equal(own, world.room[t.comms.world.rank > 0] + (reached ? 0 : TESS__PROOF_CHUNK));
     world.n_total = n;
     for (uint64_t i = 0; i < n; i++) {
         world.total[i] += own[i];
@@ -264,6 +276,11 @@ static void draw_group(int32_t g, int32_t shards, int streams) {
     of->grad_rest.domain = mems[drawn(streams ? 3 : 2)];
     of->state_rest.domain = mems[drawn(streams ? 3 : 2)];
     world.booked[g] = drawn(3) == 0;
+    if (of->used_elems >= LARGE - 1) {
+        of->param_rest.domain = of->grad_rest.domain = of->state_rest.domain = TESS_MEM_CUDA;
+        of->grad_shard = TESS_BF16;
+        world.booked[g] = 0;
+    }
     for (int k = 0; k < KINDS; k++) {
         uint64_t x = drawn(1000), *values = malloc(8 * of->flat_elems + 8);
         for (uint64_t i = 0; i < of->flat_elems; i++)
@@ -272,15 +289,16 @@ static void draw_group(int32_t g, int32_t shards, int streams) {
     }
 }
 
-/* Scope 2 has a buffer alone, scope 4 an alias alone: neither is a unit. */
-static void draw_params(int large) {
+/* Scope 2 has a buffer alone, scope 4 an alias alone: neither is a unit. The first and the last parameter are alone. */
+static void draw_params(uint64_t large) {
+    world.params[PARAMS] = (tess__param){ .scope = 2, .tied_to = PARAMS };
     for (int32_t i = 0; i < PARAMS; i++) {
         tess__param *p = &world.params[i];
         snprintf(world.names[i], sizeof world.names[i], "p%d", (int)i);
-        *p = (tess__param){ .name = world.names[i], .scope = (int32_t)(i + 3) % 4, .tied_to = i };
-        p->scope += p->scope == 2;
-        p->elems = i == 0 && large ? LARGE : 1 + drawn(400);
-        p->group = (int32_t)drawn(GROUPS);
+        *p = (tess__param){ .name = world.names[i], .scope = i % 2, .tied_to = i };
+        p->scope = i == 0 ? 3 : i == PARAMS - 1 ? 5 : p->scope;
+        p->elems = i == 0 && large ? large : 1 + drawn(400);
+        p->group = i == 0 && large ? 0 : (int32_t)drawn(GROUPS);
         if (i == 4)
             p->flags = TESS_BUFFER, p->scope = 2, p->group = -1;
         else if (i == 7)
@@ -305,7 +323,7 @@ static void list_params(void) {
 }
 
 static void draw_world(unsigned seed, int32_t shards, int32_t replicas, int streams) {
-    static char names[SCOPES][4] = { "a", "b", "c", "d", "e" };
+    static char names[SCOPES][4] = { "a", "b", "c", "d", "e", "f" };
     memset(&world, 0, sizeof world);
     memset(&disk, 0, sizeof disk);
     memset(&t, 0, sizeof t);
@@ -327,10 +345,11 @@ static void draw_world(unsigned seed, int32_t shards, int32_t replicas, int stre
     t.plan.layout.store_align = !streams && drawn(3) == 0 ? 4096 : 0;
     t.memory.booked[TESS__STAGED_GRAD0] = world.booked;
     t.selection.host.helper_cpus = (char *)"2-3";
-    draw_params(streams && seed % 4 == 0);
+    draw_params(streams && seed % 4 == 0 ? LARGE - 1 + seed / 12 % 3 : 0);
     list_params();
     for (int32_t g = 0; g < GROUPS; g++)
         draw_group(g, shards, streams);
+    world.groups[GROUPS] = world.groups[0];
 }
 
 static void drop_world(void) {
@@ -340,7 +359,7 @@ static void drop_world(void) {
 }
 
 static int32_t unit_of(int32_t scope) {
-    return scope - (scope > 2); /* of a, b and d */
+    return (const int32_t[SCOPES]){ 0, 1, -1, 2, -1, 3 }[scope];
 }
 
 /* All of a parameter at once. */

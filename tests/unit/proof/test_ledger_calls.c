@@ -24,7 +24,7 @@ static tess_status step_rank(int32_t r) {
     t.step.steps_done++;
     tess_status s = tess__proof_step(&t);
     t.step.steps_done -= r > 0;
-    size_t planned = 3 * (KINDS * 24 + 3) + 256; /* what a plan has for three units */
+    size_t planned = LEDGER_UNITS * (KINDS * 24 + 3) + 256; /* what a plan has for its units */
     planned += t.plan.setup.env.mem == TESS_MEM_HOST && !t.plan.layout.store_align ? 0 : TESS__PROOF_CHUNK;
     const char *rest = world.room[r > 0] + planned;
     assert_int_equal(*rest, 0x5a);
@@ -40,10 +40,10 @@ static tess_status step_all(void) {
 }
 
 static void expect_line(char *want, const uint64_t *sums, int again) {
-    char *at =
-        want + sprintf(want, "{\"type\":\"step\",\"step\":%d%s,\"root\":\"%016llx\",\"digests\":[",
-                       (int)t.step.steps_done, again ? ",\"again\":true" : "", (unsigned long long)root_of(sums, 12));
-    for (int u = 0; u < 3; u++) {
+    char *at = want + sprintf(want, "{\"type\":\"step\",\"step\":%d%s,\"root\":\"%016llx\",\"digests\":[",
+                              (int)t.step.steps_done, again ? ",\"again\":true" : "",
+                              (unsigned long long)root_of(sums, LEDGER_UNITS * KINDS));
+    for (int u = 0; u < LEDGER_UNITS; u++) {
         at += sprintf(at, "%s\"", u ? "," : "");
         for (int k = 0; k < KINDS; k++)
             at += sprintf(at, "%016llx", (unsigned long long)sums[u * KINDS + k]);
@@ -52,21 +52,27 @@ static void expect_line(char *want, const uint64_t *sums, int again) {
     sprintf(at, "]}");
 }
 
+static void reckon(uint64_t want[LEDGER_UNITS * KINDS]) {
+    memset(want, 0, LEDGER_UNITS * KINDS * sizeof *want);
+    for (int32_t i = 0; i < PARAMS; i++)
+        for (int k = 0; k < KINDS; k++)
+            if (i != 4 && i != 7)
+                want[unit_of(world.params[i].scope) * KINDS + k] += digest_of(&world.params[i], k);
+}
+
 static void test_ledger_calls__digests_are_of_whole_parameters_however_they_are_cut(void **state) {
     (void)state;
     uint64_t copies = 0;
     for (unsigned seed = 0; seed < 32; seed++) {
-        uint64_t want[3 * KINDS] = { 0 };
+        uint64_t want[LEDGER_UNITS * KINDS];
         char line[4096];
         draw_world(seed, 1 + (int32_t)seed % 4, 1 + (int32_t)seed / 4 % 3, seed % 2 == 0);
         new_file();
-        for (int32_t i = 0; i < PARAMS; i++)
-            for (int k = 0; k < KINDS; k++)
-                if (i != 4 && i != 7)
-                    want[unit_of(world.params[i].scope) * KINDS + k] += digest_of(&world.params[i], k);
+        (void)close(0); /* as a service may be started: the ledger is the file of this number */
+        reckon(want);
         for (int step = 0; step < 3; step++) {
             assert_int_equal(step_all(), TESS_OK);
-            assert_int_equal(world.n_total, 3 * KINDS);
+            assert_int_equal(world.n_total, LEDGER_UNITS * KINDS);
             assert_memory_equal(world.total, want, sizeof want);
         }
         tess__proof_end(&t);
@@ -110,6 +116,7 @@ static void test_ledger_calls__a_line_is_in_the_file_whole_or_not_there(void **s
             char line[128] = "{\"type\":\"end\",\"step\":1";
             size_t bytes, whole = sizeof first - 1;
             memset(&disk, 0, sizeof disk);
+            (void)close(0);
             tess__proof p = { .fd = memfd_create("ledger", 0), .chain = tess__chain_start() };
             assert_true(p.fd >= 0);
             append(&p, line, strlen(line));
@@ -156,7 +163,7 @@ static void test_ledger_calls__what_the_disk_refuses_is_said_once_and_the_run_go
     snprintf(want, sizeof want, "TESSERA_LEDGER=%s: %s; it ends with step 2, and the run goes on", path,
              strerror(ENOSPC));
     assert_string_equal(disk.log, want);
-    assert_true(disk.logs == 1 && disk.writes == 2 && disk.cuts == 1);
+    assert_true(disk.logs == 1 && disk.writes == 2 && disk.cuts == 1 && disk.ticket == 2); /* no more is handed over */
     tess__proof_saved(t.proof, "/nowhere", 4);
     tess__proof_end(&t);
     assert_true(disk.writes == 2 && disk.opened == 0);
@@ -240,7 +247,7 @@ static void test_ledger_calls__the_first_line_says_what_runs_and_from_where(void
         "\"microbatches\":6,\"deterministic\":1,\"threads\":2,\"isa\":\"%s\",\"strategy\":\"hybrid:2\","
         "\"optimizer\":\"adamw\",\"device\":\"cpu \\\"x\\\"\",\"comm\":\"shm\",\"offload\":\"none\",\"precision\":"
         "\"bf16\",\"wrap\":\"size:3\",\"words\":\"seed=1 lr=\\\"2\\\"\",\"from\":\"/tmp\",\"kinds\":[\"parameter\","
-        "\"gradient\",\"m\",\"v\"],\"units\":[\"a\",\"b\",\"d\"]}",
+        "\"gradient\",\"m\",\"v\"],\"units\":[\"a\",\"b\",\"d\",\"f\"]}",
         (unsigned long long)hash_of_model(), tess__isa_name(tess__isa()));
     assert_string_equal(file.text[0], want);
     assert_string_equal(file.text[1], "{\"type\":\"checkpoint\",\"step\":8,\"path\":\"/tmp\"}");
@@ -268,6 +275,7 @@ static void test_ledger_calls__steps_that_are_due_and_steps_that_come_again(void
                                         "\"step\":3,\"again\":true,\"root\"",
                                         "\"step\":6,\"again\":true,\"skipped\":true,\"root\"",
                                         "\"step\":9,\"root\"" };
+    uint64_t want[LEDGER_UNITS * KINDS];
     draw_world(5, 2, 2, 0);
     new_file();
     t.plan.setup.ledger_every = 3;
@@ -277,7 +285,9 @@ static void test_ledger_calls__steps_that_are_due_and_steps_that_come_again(void
             t.step.skips = n == 6;
             world.n_total = 0;
             assert_int_equal(step_all(), TESS_OK);
-            assert_int_equal(world.n_total, n % 3 ? 0 : 12);
+            assert_int_equal(world.n_total, n % 3 ? 0 : LEDGER_UNITS * KINDS);
+            reckon(want);
+            assert_true(n % 3 || memcmp(world.total, want, sizeof want) == 0);
         }
         tess__proof_end(&t);
     }
@@ -285,6 +295,68 @@ static void test_ledger_calls__steps_that_are_due_and_steps_that_come_again(void
     assert_int_equal(file.lines, 9);
     for (int i = 0; i < 7; i++)
         assert_non_null(strstr(file.text[1 + i], says[i]));
+    remove(path);
+    drop_world();
+}
+
+/* Also within one life, whose steps an image took back. */
+static void test_ledger_calls__a_run_goes_on_behind_what_is_there(void **state) {
+    (void)state;
+    static const int full[] = { 5, -ENOSPC };
+    draw_world(7, 1, 1, 0);
+    new_file();
+    for (int n = 0; n < 7; n++) { /* steps 1 2 2 3, and then 3 4 5 of another life, the last of which finds no room */
+        t.step.steps_done -= n == 2 || n == 4;
+        if (n == 4)
+            tess__proof_end(&t);
+        assert_int_equal(step_all(), TESS_OK);
+    }
+    const size_t bytes = t.proof->bytes;
+    script(2, full);
+    tess__proof_end(&t);
+    said_so_far[0] = 0;
+    assert_true(disk.cuts == 1 && !read_ledger(path).cut && read_ledger(path).bytes == bytes);
+    assert_int_equal(file.lines, 9);
+    for (int i = 0; i < file.lines; i++)
+        say("%.6s%d%s ", file.text[i] + 9, (int)tess__chain_number(file.text[i], "step"),
+            strstr(file.text[i], "again") ? "!" : "");
+    expect_said("begin\"0 step\",1 step\",2 step\",2! step\",3 end\",\"2 begin\"2 step\",3! step\",4 ");
+    remove(path);
+    drop_world();
+}
+
+static void refused_going_on(const char *why) {
+    char want[512];
+    snprintf(want, sizeof want, "%s: line 1: it is the ledger of another %s", path, why);
+    assert_int_equal(step_rank(0), TESS_E_DATA);
+    assert_string_equal(tess_last_error(), want);
+    t.error = TESS_E_DATA;
+    tess__proof_end(&t);
+    t.error = TESS_OK;
+    assert_int_equal(disk.opened, 0);
+}
+
+static void test_ledger_calls__another_runs_ledger_is_not_gone_on_with(void **state) {
+    (void)state;
+    draw_world(9, 1, 1, 0);
+    new_file();
+    assert_int_equal(tess_proof_words(&t, "lr=2 seed=1"), TESS_OK);
+    assert_int_equal(step_rank(0), TESS_OK);
+    tess__proof_end(&t);
+    assert_int_equal(tess_proof_words(&t, "lr=3 seed=1"), TESS_OK);
+    refused_going_on("run, with lr=2, and this one has lr=3; give another file (TESSERA_LEDGER)");
+    world.params[3].elems++;
+    refused_going_on("model; give another file");
+    world.params[3].elems--;
+    world.names[3][0] = 'q';
+    refused_going_on("model; give another file");
+    world.names[3][0] = 'p';
+    world.params[4].elems++, world.names[7][0] = 'q'; /* buffers and aliases have no digests */
+    assert_int_equal(step_rank(0), TESS_OK);          /* nor has it words: it may be the same */
+    tess__proof_end(&t);
+    assert_int_equal(tess_proof_words(&t, "lr=2 steps=7"), TESS_OK);
+    assert_int_equal(step_rank(0), TESS_OK);
+    tess__proof_end(&t);
     remove(path);
     drop_world();
 }
@@ -435,6 +507,13 @@ static void test_ledger_calls__what_fails_is_said_and_leaves_nothing_open(void *
     disk.stat_error = 1;
     expect_failed(tess__proof_pass(&t, TESS_PASS_TRAIN), TESS_E_DATA, want);
     disk.stat_error = 0;
+    t.settings.ledger = (char *)"/no-such-folder/ledger";
+    expect_failed(tess__proof_pass(&t, TESS_PASS_TRAIN), TESS_E_DATA,
+                  "TESSERA_LEDGER=/no-such-folder/ledger: No such file or directory");
+    t.settings.ledger = (char *)"/dev/null";
+    expect_failed(tess__proof_pass(&t, TESS_PASS_TRAIN), TESS_E_DATA,
+                  "TESSERA_LEDGER=/dev/null: it is no file that can be read again");
+    t.settings.ledger = path;
     t.plan.setup.threads = 2, disk.pool = TESS_E_NOMEM;
     expect_failed(tess__proof_pass(&t, TESS_PASS_TRAIN), TESS_E_NOMEM, "no threads");
     disk.pool = TESS_OK;
@@ -449,6 +528,8 @@ int main(void) {
         cmocka_unit_test(test_ledger_calls__what_the_disk_refuses_is_said_once_and_the_run_goes_on),
         cmocka_unit_test(test_ledger_calls__the_first_line_says_what_runs_and_from_where),
         cmocka_unit_test(test_ledger_calls__steps_that_are_due_and_steps_that_come_again),
+        cmocka_unit_test(test_ledger_calls__a_run_goes_on_behind_what_is_there),
+        cmocka_unit_test(test_ledger_calls__another_runs_ledger_is_not_gone_on_with),
         cmocka_unit_test(test_ledger_calls__a_root_hashes_all_digests_in_their_order),
         cmocka_unit_test(test_ledger_calls__each_option_has_its_calls),
         cmocka_unit_test(test_ledger_calls__what_fails_is_said_and_leaves_nothing_open),
