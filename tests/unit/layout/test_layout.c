@@ -290,8 +290,29 @@ static tess_status stored(uint32_t region, uint64_t its_align, uint32_t mem) {
     rest = TESS_REST_STORE, only = region, align = its_align;
     assert_int_equal(plan_wrap(&p, tess__wrap_scopes_open, ""), TESS_OK);
     tess_status s = tess__layout_build(&p.model, &p.setup, p.unit, p.n_units, &p.layout);
+    assert_true(s || p.layout.store_align == (align > 64 ? align : 64));
     plan_free(&p);
     return s;
+}
+
+/* The second of a group's states, or of its sums of microbatches, alone on the host. */
+static tess_status place_apart(void *ctx, const tess_plan_env *env, const tess_region *r, uint32_t n,
+                               tess_placement *out, tess_error *e) {
+    (void)ctx, (void)env, (void)e;
+    for (uint32_t i = 0; i < n; i++)
+        out[i].rest = r[i].region == only && r[i].index == 1 ? rest : TESS_REST_DEVICE;
+    return TESS_OK;
+}
+
+static void test_layout__what_belongs_together_rests_together(void **state) {
+    (void)state;
+    const tess_offload_ops offload = { .struct_size = sizeof offload, .place = place_apart, .store_close = close_none };
+    only = TESS_REGION_STATE;
+    for (rest = TESS_REST_DEVICE; rest <= TESS_REST_STORE; rest++)
+        refused(NULL, &offload,
+                rest == TESS_REST_DEVICE
+                    ? NULL
+                    : "the offload plugin parts what belongs together: regions of unit 0 rest in two places");
 }
 
 static void test_layout__a_store_takes_what_comes_back_to_host_memory(void **state) {
@@ -556,6 +577,7 @@ int main(void) {
         cmocka_unit_test(test_layout__formats_of_its_own_are_refused),
         cmocka_unit_test(test_layout__a_place_that_is_none_is_refused),
         cmocka_unit_test(test_layout__a_store_that_cannot_be_is_refused),
+        cmocka_unit_test(test_layout__what_belongs_together_rests_together),
         cmocka_unit_test(test_layout__a_store_takes_what_comes_back_to_host_memory),
         cmocka_unit_test(test_layout__what_is_not_wholly_locked_in_memory_is_pageable),
         cmocka_unit_test(test_setup__strategies_that_cannot_be_are_refused_by_name),

@@ -186,7 +186,9 @@ static void draw_setup(plan *p, int streams) {
     s->sync_each = (int)drawn(2), s->deterministic = (int)drawn(2);
     s->step_in_pass = (int)drawn(4) > 0, s->no_clip = (int)drawn(3) > 0;
     s->low_copy = (int)drawn(2), s->late = (int)drawn(2);
-    s->activations = drawn(2) ? TESS__ACTIVATIONS_OFFLOAD : TESS__ACTIVATIONS_KEEP;
+    s->activations = drawn(2)   ? TESS__ACTIVATIONS_OFFLOAD
+                     : drawn(2) ? TESS__ACTIVATIONS_SELECTIVE
+                                : TESS__ACTIVATIONS_KEEP;
     s->input_bytes = 40;
     s->align = 64u << drawn(3);
     s->precision = &by_name;
@@ -210,10 +212,11 @@ static void draw_model(plan *p) {
     const int blocks = drawn(4) ? 1 + (int)drawn(BLOCKS) : 0;
     for (int k = 0; k < BLOCKS; k++) {
         tess_block_options o = { .struct_size = sizeof o,
-                                 .flags = drawn(4) ? 0 : TESS_BLOCK_KEEP,
+                                 .flags = (drawn(4) ? 0 : TESS_BLOCK_KEEP) | (drawn(3) ? TESS_BLOCK_GRAD_IN_PLACE : 0),
                                  .name = scopes[k],
-                                 .output_bytes = 100 + drawn(1000),
+                                 .output_bytes = 100 + (drawn(4) ? 0 : drawn(1000)),
                                  .saved_bytes = drawn(1000),
+                                 .selective_saved_bytes = drawn(3) ? 10 : 0,
                                  .forward = no_block,
                                  .backward = no_block };
         if (k < blocks)
@@ -494,6 +497,39 @@ static void check_results(const plan *p) {
     assert_int_equal(l->n_states, s->optimizer ? 2 : 0);
 }
 
+/* Whether a block's backward takes the room of its output's gradient for that of its input. */
+static int takes_room(const tess__model *m, int32_t b) {
+    return b >= 1 && b <= m->n_blocks - 2 && (m->blocks[b].options.flags & TESS_BLOCK_GRAD_IN_PLACE) &&
+           m->blocks[b].options.output_bytes == m->blocks[b - 1].options.output_bytes;
+}
+
+static void check_blocks(const plan *p) {
+    for (int32_t b = 0; b < p->model.n_blocks; b++) {
+        const tess_block_options *o = &p->model.blocks[b].options;
+        const int last = b == p->model.n_blocks - 1, selects = p->setup.activations == TESS__ACTIVATIONS_SELECTIVE;
+        int32_t place = b;
+        assert_int_equal(tess__saves_selectively(&p->model, &p->setup, b),
+                         selects && !last && o->selective_saved_bytes == 10 && !(o->flags & TESS_BLOCK_KEEP));
+        while (takes_room(&p->model, place + 1))
+            place++;
+        assert_int_equal(tess__grad_in_place(&p->model, b), takes_room(&p->model, b));
+        assert_int_equal(tess__grad_place(&p->model, b), place);
+    }
+}
+
+static void check_states(const plan *p) {
+    for (int32_t g = 0; g < p->layout.n_groups; g++) {
+        const tess__group *x = &p->layout.groups[g];
+        uint64_t all = 0;
+        for (uint32_t k = 0; k < x->step.n_states; k++) {
+            const uint64_t every = x->step.state[k].every, bytes = x->step.state[k].dtype == TESS_U8 ? 1 : 4;
+            assert_int_equal(tess__state_bytes(x, (int32_t)k), (x->shard_elems + every - 1) / every * bytes);
+            all += (3 * x->pad + every - 1) / every * bytes;
+        }
+        assert_int_equal(tess__states_of(x, 3 * x->pad), all);
+    }
+}
+
 static void test_layout_drawn__is_as_the_declarations_say(void **state) {
     (void)state;
     int built = 0;
@@ -512,6 +548,8 @@ static void test_layout_drawn__is_as_the_declarations_say(void **state) {
         check_places(&p, &k);
         check_ways(&p, &k);
         check_results(&p);
+        check_blocks(&p);
+        check_states(&p);
         built++;
         plan_free(&p);
     }
