@@ -556,6 +556,101 @@ static void test_layout_drawn__is_as_the_declarations_say(void **state) {
     assert_int_equal(built, 400);
 }
 
+/* ---- a device that has its own memory ---- */
+
+static int opens, records;
+static tess_status open_step(void *ctx, uint32_t mem, const tess_stream *stream, void **out, tess_error *e) {
+    assert_true(!ctx && mem == TESS_MEM_CUDA && !stream && !out && e->struct_size == sizeof *e);
+    return opens ? TESS_OK : TESS_E_UNSUPPORTED;
+}
+static void close_step(void *x) {
+    (void)x;
+}
+static tess_status query(void *ctx, tess_comm *c, tess_comm_caps *out) {
+    assert_true(!ctx && !c && out->struct_size == sizeof *out);
+    out->caps = records ? TESS_COMM_RECORDS : 0;
+    return TESS_OK;
+}
+static tess_status begin_record(tess_device *d, const tess_stream *s, tess_error *e) {
+    (void)d, (void)s, (void)e;
+    return TESS_OK;
+}
+static tess_status prepare(void *ctx, const tess_optimizer *o, void *out) {
+    (void)ctx, (void)o, (void)out;
+    return TESS_OK;
+}
+
+static void begin_far(plan *p, const char *name, int32_t ranks) {
+    static const int64_t elems = 160;
+    tess_param_options o = { .struct_size = sizeof o, .dtype = TESS_F32, .name = name, .shape = &elems, .ndim = 1 };
+    tess_block_options b = { .struct_size = sizeof b, .name = "a", .forward = no_block, .backward = no_block };
+    plan_init(p, ranks);
+    assert_int_equal(tess__model_add_block(&p->model, &b, NULL), TESS_OK);
+    assert_int_equal(tess__model_add_param(&p->model, &o, NULL), TESS_OK);
+    assert_int_equal(tess__model_finish(&p->model), TESS_OK);
+    p->n_units = 1, p->unit[0] = 0;
+    p->setup.precision = &by_name, p->setup.offload = &by_draw, p->setup.offload_ctx = NULL;
+    p->setup.device = &with_streams, p->setup.env.mem = TESS_MEM_CUDA;
+    for (int k = 0; k < 4; k++)
+        place.rest[0][k] = TESS_REST_DEVICE;
+}
+
+/* An optimizer's own step reaches the host's memory, and a device's where it says so; of matrices that never. */
+static void test_layout_drawn__a_step_reaches_what_it_steps(void **state) {
+    (void)state;
+    tess_optimizer_ops ops = stepping;
+    ops.device_open = open_step;
+    for (int way = 0; way < 128; way++) {
+        plan p;
+        const int can_open = way >> 3 & 1, is_matrix = way >> 4 & 1, near = way >> 5 & 1, by_kernel = way >> 6 & 1;
+        begin_far(&p, is_matrix ? "a.m00" : "a.e00", 2);
+        for (int k = 0; k < 3; k++)
+            place.rest[0][k] = way >> k & 1 ? TESS_REST_HOST : TESS_REST_DEVICE;
+        p.setup.env.mem = near ? TESS_MEM_HOST : TESS_MEM_CUDA;
+        p.setup.optimizer = by_kernel ? TESS_OPT_ADAMW : TESS__OPT_PLUGIN, p.setup.n_states = by_kernel ? 2 : 0;
+        p.setup.step = by_kernel ? NULL : &ops, p.setup.step_name = "mine";
+        opens = can_open;
+        ops.device_close = can_open ? close_step : NULL;
+        const int refused = !near && !by_kernel && (is_matrix || ((way & 7) != 7 && !can_open));
+        assert_int_equal(build(&p), refused ? TESS_E_UNSUPPORTED : TESS_OK);
+        if (refused)
+            assert_string_equal(tess_last_error(),
+                                is_matrix ? "optimizer mine steps whole matrices in host memory, which the collectives "
+                                            "of this device do not reach: TESSERA_DEVICE=cpu"
+                                          : "optimizer mine steps in host memory, and unit a does not rest there: "
+                                            "TESSERA_OFFLOAD=cpu");
+        plan_free(&p);
+    }
+    plan p;
+    begin_far(&p, "a.e00", 2);
+    p.setup.optimizer = TESS__OPT_PLUGIN, p.setup.step = &ops, p.setup.step_name = "mine";
+    opens = 0, ops.device_close = close_step; /* it has one, and not for this memory */
+    assert_int_equal(build(&p), TESS_E_UNSUPPORTED);
+    plan_free(&p);
+}
+
+/* Numbers of a step are prepared for one that was recorded, for which device and comm have to record. */
+static void test_layout_drawn__numbers_are_prepared_for_a_recorded_step(void **state) {
+    (void)state;
+    tess_device_ops device = with_streams;
+    tess_comm_ops comm = plan_comm;
+    comm.query = query;
+    for (int way = 0; way < 128; way++) {
+        plan p;
+        begin_far(&p, "a.e00", way & 1 ? 2 : 1);
+        device.record_begin = way & 2 ? begin_record : NULL;
+        device.optimizer_prepare = way & 2 ? prepare : NULL;
+        p.setup.device = &device, p.setup.comm = &comm, p.setup.comm_ctx = NULL;
+        records = way >> 2 & 1;
+        p.setup.late = way >> 3 & 1, p.setup.repeats = way >> 4 & 1, p.setup.graphs = way >> 5 & 1;
+        p.setup.optimizer = way & 64 ? TESS_OPT_ADAMW : 0, p.setup.n_states = way & 64 ? 2 : 0;
+        const int all = (way & (2 | 8 | 16 | 32 | 64)) == (2 | 8 | 16 | 32 | 64) && (records || !(way & 1));
+        assert_int_equal(build(&p), TESS_OK);
+        assert_int_equal(p.layout.prepared_bytes, all ? TESS_PREPARED_BYTES : 0);
+        plan_free(&p);
+    }
+}
+
 static void test_layout_drawn__without_memory_nothing_stays(void **state) {
     (void)state;
     plan p;
@@ -581,6 +676,8 @@ static void test_layout_drawn__without_memory_nothing_stays(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout_drawn__is_as_the_declarations_say),
+        cmocka_unit_test(test_layout_drawn__a_step_reaches_what_it_steps),
+        cmocka_unit_test(test_layout_drawn__numbers_are_prepared_for_a_recorded_step),
         cmocka_unit_test(test_layout_drawn__without_memory_nothing_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
