@@ -228,9 +228,11 @@ static void draw_model(plan *p) {
         char name[16];
         const uint32_t frozen = drawn(4) == 0 ? TESS_FROZEN : 0, flags = i % 7 == 6 ? TESS_BUFFER : frozen;
         const int choice = (int)drawn(flags == TESS_FROZEN || !p->setup.step ? CHOICES : CHOICES - 1);
-        const int64_t elems = drawn(6) ? 16 * (1 + (int64_t)drawn(90)) : 70000;
-        snprintf(name, sizeof name, "%s.%c%d%d", scopes[drawn(BLOCKS)], "ebrm"[drawn(elems == 70000 ? 2 : 4)], choice,
-                 i);
+        const int64_t pads = 1 + (int64_t)drawn(20);
+        const int64_t elems = (const int64_t[]){ 16 * pads, 16 * pads, 64 * pads + 1, 70 * pads - 1, 70000 }[drawn(5)];
+        const unsigned steps = elems % 16 ? 3 : 4; /* no matrix */
+        snprintf(name, sizeof name, "%s.%c%d%d", scopes[drawn(BLOCKS)], "ebrm"[drawn(elems == 70000 ? 2 : steps)],
+                 choice, i);
         tess_param_options o = { .struct_size = sizeof o,
                                  .dtype = choice == 4 ? TESS_F64 : TESS_F32,
                                  .flags = flags,

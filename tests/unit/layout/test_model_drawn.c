@@ -22,26 +22,35 @@ static char also[MOST][NAME]; /* by scope: the other module of its block; "" non
 static unsigned chance;
 static int fails_at; /* which of the next allocations fails, from 1; 0: none */
 
-static void *take_memory(size_t n, size_t size) {
-    return fails_at && --fails_at == 0 ? NULL : calloc(n, size);
+/* The linker puts these between the core and the C library. */
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *at, size_t n);
+char *__real_strdup(const char *text);
+char *__real_strndup(const char *text, size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *at, size_t n);
+char *__wrap_strdup(const char *text);
+char *__wrap_strndup(const char *text, size_t n);
+static int may_have(void) {
+    return !fails_at || --fails_at != 0;
 }
-static void *more_memory(void *at, size_t n) {
-    return fails_at && --fails_at == 0 ? NULL : realloc(at, n);
+void *__wrap_malloc(size_t n) {
+    return may_have() ? __real_malloc(n) : NULL;
 }
-static char *copy_text(const char *text, size_t n) {
-    return fails_at && --fails_at == 0 ? NULL : strndup(text, n);
+void *__wrap_calloc(size_t n, size_t size) {
+    return may_have() ? __real_calloc(n, size) : NULL;
 }
-#define calloc(n, size) take_memory(n, size)
-#define malloc(n) take_memory(1, n)
-#define realloc(at, n) more_memory(at, n)
-#define strdup(text) copy_text(text, strlen(text))
-#define strndup(text, n) copy_text(text, n)
-#include "core/layout/model.c"
-#include "core/layout/module_tree.c"
-#include "core/layout/wrap.c"
-#undef calloc
-#undef malloc
-#undef realloc
+void *__wrap_realloc(void *at, size_t n) {
+    return may_have() ? __real_realloc(at, n) : NULL;
+}
+char *__wrap_strdup(const char *text) {
+    return may_have() ? __real_strdup(text) : NULL;
+}
+char *__wrap_strndup(const char *text, size_t n) {
+    return may_have() ? __real_strndup(text, n) : NULL;
+}
 
 static unsigned drawn(unsigned below) {
     chance = chance * 1664525u + 1013904223u;
@@ -229,7 +238,7 @@ static void check_module(const tess__module_tree *t, int32_t k, int32_t first) {
     assert_true(k ? is_child(name, view_name(t, v->parent)) : v->parent == -1);
 }
 
-static void check_view(const tess__module_tree *t, int32_t at) {
+static void check_param(const tess__module_tree *t, int32_t at) {
     const tess_param_view *v = &t->view.params[at];
     const tess__param *p = &model.params[t->param[at]];
     int32_t uses = 0;
@@ -254,7 +263,7 @@ static void check_tree(const tess__module_tree *t) {
     }
     assert_int_equal(t->view.n_params, n);
     for (int32_t i = 0; i < n; i++)
-        check_view(t, i);
+        check_param(t, i);
 }
 
 static void test_model_drawn__is_as_the_names_say(void **state) {

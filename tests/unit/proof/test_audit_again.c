@@ -62,6 +62,8 @@ static tess_status meet(tess *t, const tess__instr *in, const void *send, void *
     assert_ptr_equal(send, (byte *)recv + (uint64_t)rank_of(t) * bytes); /* in place */
     assert_int_equal(scratch, TESS__AUDIT_SCRATCH);
     assert_non_null(doing);
+    if (world.meets && in->op == TESS__AUDIT_SEND) /* nothing of what was there before goes out */
+        assert_memory_equal(all + (uint64_t)rank_of(t) * bytes, send, bytes);
     memcpy(all + (uint64_t)rank_of(t) * bytes, send, bytes);
     if (!world.meets)
         return TESS_E_PEER;
@@ -324,6 +326,8 @@ static int audit_all(uint8_t op, int b, int backward) {
     world.now.own = 0;
     for (world.meets = 0; world.meets < 2; world.meets++)
         for (int32_t r = 0; r < world.n; r++) {
+            if (op == TESS__AUDIT_SEND)
+                memset(world.ranks[r].sent, 0x5a + world.meets, sizeof world.ranks[r].sent);
             tess_status s = tess__audit_instr(&world.ranks[r].engine, &in);
             assert_true(due && !world.meets ? s == TESS_E_PEER
                                             : s == TESS_OK || (due && op == TESS__AUDIT && s == TESS_E_MISMATCH));
