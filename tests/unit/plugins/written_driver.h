@@ -35,6 +35,7 @@ static struct {
     const char *functions[WRITTEN_FUNCTIONS];
     int n_functions;
     written_launch_fn *launch;
+    const char *who; /* begins the plugin's messages */
 } written;
 
 static void written_begin(void) {
@@ -408,5 +409,55 @@ static void *written_symbol(void *handle, const char *name) {
         if (strcmp(written_functions[i].name, name) == 0 && (!written.missing || strcmp(written.missing, name) != 0))
             memcpy(&found, &written_functions[i].function, sizeof found);
     return found;
+}
+
+/* ---- failures: the linker puts calloc here between the plugin and the C library ------------------------------- */
+
+static int no_memory_in; /* the n-th allocation from now fails; 0: none */
+static tess_error e;
+
+void *__real_calloc(size_t n, size_t bytes);
+void *__wrap_calloc(size_t n, size_t bytes);
+void *__wrap_calloc(size_t n, size_t bytes) {
+    return no_memory_in && --no_memory_in == 0 ? NULL : __real_calloc(n, bytes);
+}
+
+static tess_error *no_error(void) {
+    e = (tess_error){ .struct_size = sizeof e };
+    return &e;
+}
+
+/* The status of a failed call, and its message without what each has in front. */
+#define EXPECT_FAILS(call, status, text)                                                                               \
+    do {                                                                                                               \
+        no_error();                                                                                                    \
+        assert_int_equal(call, status);                                                                                \
+        assert_true(e.code == (status) && e.rank == -1);                                                               \
+        assert_string_equal(e.message, text);                                                                          \
+    } while (0)
+
+/* Fails each call of the driver once, with this result. `work` says so with the result's status and number, names the
+ * plugin, and has left the context; then `clean`, if there is one, looks at what is left. Returns how many calls may
+ * fail. */
+static inline int fail_each_call(tess_status (*work)(void), CUresult result, void (*clean)(void)) {
+    for (int n = 1;; n++) {
+        int contexts = written.contexts;
+        no_error();
+        written.fails_in = n;
+        written.fails_with = result;
+        tess_status s = work();
+        int reached = written.fails_in == 0;
+        written.fails_in = 0;
+        assert_int_equal(written.contexts, contexts);
+        if (!reached) {
+            assert_int_equal(s, TESS_OK);
+            return n - 1;
+        }
+        if (s != tess_cuda_status(result) || !strstr(e.message, written.who) || e.code != s)
+            fail_msg("call %d of the driver fails: status %d, \"%s\"", n, s, e.message);
+        if (clean)
+            clean();
+        said_so_far[0] = 0;
+    }
 }
 #endif
