@@ -12,8 +12,11 @@ static char node_file[128], *node_text; /* the file that was asked for; null: th
 static long policies;                   /* calls for a memory policy that succeed; then none does */
 static unsigned long wish[16];
 
+FILE *__real_fopen(const char *name, const char *mode);
 FILE *__wrap_fopen(const char *name, const char *mode);
 FILE *__wrap_fopen(const char *name, const char *mode) {
+    if (strncmp(name, "/sys/", 5) != 0)
+        return __real_fopen(name, mode);
     snprintf(node_file, sizeof node_file, "%s", name);
     assert_string_equal(mode, "re");
     return node_text ? fmemopen(node_text, strlen(node_text), "r") : NULL;
