@@ -1,0 +1,1467 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* comm-nccl as a whole on one thread: the driver, NCCL, the key-value store, the clock and the threads are this test's.
+ * All that is asked of them is written down and fails in turn; whatever fails, all that was taken is given back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "plugins/comm-nccl/communicator.h"
+#include "tests/unit/plugins/written_driver.h"
+
+#include <unistd.h>
+
+const unsigned char tess_nccl_kernels[1];
+enum { KEYS = 32, VALUE = 512 };
+
+static const tess_comm_ops *ops;
+static void *plugin;
+static tess_comm *comm;
+
+/* ---- NCCL ---- */
+
+static struct nccl_library nccl;
+static struct {
+    int comms, memory, registrations, windows; /* not given back */
+    int in_group;
+    ncclResult_t async;
+    int no_windows; /* NCCL makes none, without an error */
+    int child_size, child_rank;
+    size_t takes; /* of the GPU's memory beside what was asked for */
+} world;
+
+static ncclResult_t result(void) {
+    return written_call() ? ncclSystemError : ncclSuccess;
+}
+static ncclResult_t made(int *live, void **out) {
+    ncclResult_t r = result();
+    *out = NULL;
+    if (r == ncclSuccess) {
+        ++*live;
+        *out = (void *)((uintptr_t)++written.made << 32);
+    }
+    return r;
+}
+static int short_of(const void *what) {
+    return (int)((uintptr_t)what >> 32);
+}
+static ncclResult_t unique_id(ncclUniqueId *id) {
+    memset(id, 'i', sizeof *id);
+    say("id; ");
+    return result();
+}
+static void say_config(const ncclConfig_t *c) {
+    assert_int_equal(c->blocking, 1);
+    assert_int_equal(c->splitShare, 0);
+    say(", %d channels%s", c->maxCTAs, c->CTAPolicy == NCCL_CTA_POLICY_ZERO ? ", engines" : "");
+}
+static ncclResult_t init_comm(ncclComm_t *out, int n, ncclUniqueId id, int rank, ncclConfig_t *config) {
+    for (size_t i = 0; i < sizeof id; i++)
+        assert_int_equal(((char *)&id)[i], 'i');
+    say("init %d of %d", rank, n);
+    say_config(config);
+    say("; ");
+    return made(&world.comms, (void **)out);
+}
+static ncclResult_t split_comm(ncclComm_t c, int color, int key, ncclComm_t *out, ncclConfig_t *config) {
+    assert_non_null(c);
+    say("split by %d, %d", color, key);
+    say_config(config);
+    say("; ");
+    if (color != NCCL_SPLIT_NOCOLOR)
+        return made(&world.comms, (void **)out);
+    *out = NULL;
+    return result();
+}
+static ncclResult_t count_of(ncclComm_t c, int *out) {
+    (void)c;
+    *out = world.child_size;
+    return result();
+}
+static ncclResult_t rank_of(ncclComm_t c, int *out) {
+    (void)c;
+    *out = world.child_rank;
+    return result();
+}
+static ncclResult_t finalize_comm(ncclComm_t c) {
+    say("finalize n%d; ", short_of(c));
+    return result();
+}
+static ncclResult_t destroy_comm(ncclComm_t c) {
+    say("destroy n%d; ", short_of(c));
+    world.comms--;
+    return result();
+}
+static ncclResult_t abort_comm(ncclComm_t c) {
+    assert_non_null(c);
+    say("abort n%d; ", short_of(c));
+    world.comms--;
+    world.registrations = world.windows = 0; /* which go with it */
+    return ncclSuccess;
+}
+static ncclResult_t async_error(ncclComm_t c, ncclResult_t *out) {
+    assert_non_null(c);
+    *out = world.async;
+    return ncclSuccess;
+}
+static const char *error_text(ncclResult_t r) {
+    return r == ncclSuccess ? "fine" : "why";
+}
+static ncclResult_t begin_group(void) {
+    ncclResult_t r = result();
+    assert_int_equal(world.in_group, 0);
+    world.in_group = r == ncclSuccess;
+    say("( ");
+    return r;
+}
+static ncclResult_t end_group(void) {
+    world.in_group = 0;
+    say("); ");
+    return result();
+}
+static ncclResult_t gather(const void *from, void *to, size_t n, ncclDataType_t t, ncclComm_t c, cudaStream_t s) {
+    (void)from, (void)to, (void)t;
+    say("gather %zu of n%d on s%d; ", n, short_of(c), number_of(s));
+    return result();
+}
+static ncclResult_t take_memory(void **out, size_t bytes) {
+    say("take %zuK; ", bytes >> 10);
+    written.free_bytes -= bytes + world.takes;
+    return made(&world.memory, out);
+}
+static ncclResult_t give_memory(void *at) {
+    say("give m%d; ", short_of(at));
+    world.memory--;
+    return ncclSuccess;
+}
+static ncclResult_t register_memory(const ncclComm_t c, void *at, size_t bytes, void **out) {
+    say("register m%d, %zuK with n%d; ", short_of(at), bytes >> 10, short_of(c));
+    return made(&world.registrations, out);
+}
+static ncclResult_t deregister_memory(const ncclComm_t c, void *handle) {
+    (void)c;
+    say("deregister r%d; ", short_of(handle));
+    world.registrations--;
+    return ncclSuccess;
+}
+static ncclResult_t make_window(ncclComm_t c, void *at, size_t bytes, ncclWindow_t *out, int flags) {
+    (void)c;
+    assert_int_equal(flags, NCCL_WIN_COLL_SYMMETRIC);
+    say("window of m%d, %zuK; ", short_of(at), bytes >> 10);
+    *out = NULL;
+    return world.no_windows ? result() : made(&world.windows, (void **)out);
+}
+static ncclResult_t end_window(ncclComm_t c, ncclWindow_t w) {
+    (void)c;
+    say("end w%d; ", short_of(w));
+    world.windows--;
+    return ncclSuccess;
+}
+
+tess_status __wrap_nccl_library_get(const struct nccl_library **out, tess_error *f);
+tess_status __wrap_nccl_library_get(const struct nccl_library **out, tess_error *f) {
+    if (written_call())
+        return tess_plugin_fail(f, TESS_E_SYSTEM, "nccl: no library");
+    *out = &nccl;
+    return TESS_OK;
+}
+static void begin_nccl(int version) {
+    memset(&world, 0, sizeof world);
+    world.child_size = 1;
+    nccl = (struct nccl_library){ .version = version,
+                                  .ncclGetUniqueId = unique_id,
+                                  .ncclCommInitRankConfig = init_comm,
+                                  .ncclCommSplit = split_comm,
+                                  .ncclCommCount = count_of,
+                                  .ncclCommUserRank = rank_of,
+                                  .ncclCommFinalize = finalize_comm,
+                                  .ncclCommDestroy = destroy_comm,
+                                  .ncclCommAbort = abort_comm,
+                                  .ncclCommGetAsyncError = async_error,
+                                  .ncclGetErrorString = error_text,
+                                  .ncclGroupStart = begin_group,
+                                  .ncclGroupEnd = end_group,
+                                  .ncclAllGather = gather,
+                                  .ncclMemAlloc = take_memory,
+                                  .ncclMemFree = give_memory,
+                                  .ncclCommRegister = register_memory,
+                                  .ncclCommDeregister = deregister_memory,
+                                  .ncclCommWindowRegister = make_window,
+                                  .ncclCommWindowDeregister = end_window };
+}
+
+/* ---- page-locked memory, which is read and written ---- */
+
+static int mismatch; /* another rank announces another count */
+
+static CUresult lock_memory(void **out, size_t bytes, unsigned flags) {
+    assert_int_equal(flags, 0);
+    CUresult r = written_call();
+    if (r == CUDA_SUCCESS) {
+        *out = __real_calloc(1, bytes);
+        written.live.locked++;
+    }
+    return r;
+}
+static CUresult unlock_memory(void *at) {
+    CUresult r = written_give(&written.live.locked, at);
+    free(at);
+    return r;
+}
+/* What comes down is what all ranks announced: the same as this one, unless they differ. */
+static CUresult bring_down(void *to, CUdeviceptr from, size_t bytes, CUstream s) {
+    const kit_announcement *own = (const kit_announcement *)to - 1;
+    (void)from;
+    say("down %zu on s%d; ", bytes, number_of(s));
+    for (size_t i = 0; i < bytes / sizeof *own; i++) {
+        kit_announcement *theirs = (kit_announcement *)to + i;
+        *theirs = *own;
+        theirs->count += i > 0 ? (uint64_t)mismatch : 0;
+    }
+    return written_call();
+}
+
+/* Of which a communicator makes hundreds. */
+static CUresult make_event(CUevent *out, unsigned flags) {
+    assert_int_equal(flags, CU_EVENT_DISABLE_TIMING);
+    return written_make(&written.live.events, (void **)out);
+}
+static CUresult end_event(CUevent event) {
+    return written_give(&written.live.events, event);
+}
+
+/* ---- threads, which run at once, and the clock ---- */
+
+static int64_t clock_ns;
+static int no_threads; /* the n-th from now does not start */
+static void (*watch)(void *);
+static void *watched;
+static void (*at_nap)(void); /* while somebody waits */
+static int naps;
+
+static void *nothing(void *unused) {
+    return unused;
+}
+tess_status __wrap_kit_thread_start(pthread_t *out, const tess_host *host, const char *who, const char *name,
+                                    void (*run)(void *), void *arg, tess_error *error);
+tess_status __wrap_kit_thread_start(pthread_t *out, const tess_host *host, const char *who, const char *name,
+                                    void (*run)(void *), void *arg, tess_error *error) {
+    (void)host;
+    if (no_threads && --no_threads == 0)
+        return tess_plugin_fail(error, TESS_E_SYSTEM, "%s: no thread", who);
+    if (strcmp(name, "tess-nccl-watch") == 0)
+        watch = run, watched = arg;
+    else
+        run(arg);
+    assert_int_equal(pthread_create(out, NULL, nothing, NULL), 0);
+    return TESS_OK;
+}
+int64_t __wrap_kit_now_ns(void);
+int64_t __wrap_kit_now_ns(void) {
+    return clock_ns;
+}
+int __wrap_pthread_mutex_timedlock(pthread_mutex_t *lock, const struct timespec *until);
+int __wrap_pthread_mutex_timedlock(pthread_mutex_t *lock, const struct timespec *until) {
+    (void)until;
+    return pthread_mutex_trylock(lock);
+}
+int64_t __wrap_kit_until_ns(int64_t timeout_ns);
+int64_t __wrap_kit_until_ns(int64_t timeout_ns) {
+    return timeout_ns < 0 ? INT64_MAX : clock_ns + timeout_ns;
+}
+void __wrap_kit_nap(int64_t ns);
+void __wrap_kit_nap(int64_t ns) {
+    clock_ns += ns;
+    naps++;
+    if (at_nap)
+        at_nap();
+}
+
+/* ---- the host ---- */
+
+static struct {
+    char key[256], value[VALUE];
+    uint64_t bytes;
+} store[KEYS];
+static int n_keys, aborting;
+static const char *settings[4]; /* keys and their texts */
+
+static int find_key(const char *key) {
+    int i = 0;
+    while (i < n_keys && strcmp(store[i].key, key) != 0)
+        i++;
+    return i;
+}
+static tess_status kv_set(void *host, const char *key, const void *value, uint64_t bytes) {
+    (void)host;
+    int i = find_key(key);
+    assert_true(i < KEYS && bytes <= VALUE);
+    snprintf(store[i].key, sizeof store[i].key, "%s", key);
+    memcpy(store[i].value, value, bytes);
+    store[i].bytes = bytes;
+    n_keys = i == n_keys ? n_keys + 1 : n_keys;
+    return written_call() ? TESS_E_PEER : TESS_OK;
+}
+static tess_status kv_get(void *host, const char *key, void *value, uint64_t *bytes, int64_t timeout_ns) {
+    (void)host, (void)timeout_ns;
+    int i = find_key(key);
+    if (written_call())
+        return TESS_E_PEER;
+    if (i == n_keys)
+        return TESS_E_TIMEOUT;
+    assert_true(store[i].bytes <= *bytes);
+    memcpy(value, store[i].value, store[i].bytes);
+    *bytes = store[i].bytes;
+    return TESS_OK;
+}
+static void write_log(void *host, int32_t level, const char *who, const char *line) {
+    (void)host;
+    say("log %d, %s: %s; ", level, who, line);
+}
+static const char *option(void *host, const char *key) {
+    (void)host;
+    for (int i = 0; i < 4 && settings[i]; i += 2)
+        if (strcmp(settings[i], key) == 0)
+            return settings[i + 1];
+    return NULL;
+}
+static int32_t is_aborting(void *host) {
+    (void)host;
+    return aborting;
+}
+static tess_host host = { .struct_size = sizeof host,
+                          .log = write_log,
+                          .option = option,
+                          .kv_set = kv_set,
+                          .kv_get = kv_get,
+                          .aborting = is_aborting,
+                          .args = "",
+                          .helper_cpus = "" };
+
+static tess_status open_with(const char *key, const char *text) {
+    const void *table;
+    settings[0] = key, settings[1] = text;
+    tess_status s = tess_plugin_open_v1(&host, TESS_KIND_COMM, &table, &plugin, no_error());
+    if (!s)
+        ops = table;
+    return s;
+}
+static int begin(void **state) {
+    (void)state;
+    written_begin();
+    written_forget();
+    const tess_cuda *loaded;
+    char why[200];
+    assert_int_equal(tess_cuda_get(&loaded, why, sizeof why), TESS_OK);
+    cuda.cuMemHostAlloc = lock_memory, cuda.cuMemFreeHost = unlock_memory, cuda.cuMemcpyDtoHAsync = bring_down;
+    cuda.cuEventCreate = make_event, cuda.cuEventDestroy = end_event;
+    written.processors = 100;
+    begin_nccl(NCCL_VERSION(2, 28, 9));
+    clock_ns = 0, no_threads = no_memory_in = 0, watch = NULL, at_nap = NULL, mismatch = aborting = n_keys = naps = 0;
+    memset(settings, 0, sizeof settings);
+    host.args = "";
+    assert_int_equal(open_with(NULL, NULL), TESS_OK);
+    said_so_far[0] = 0;
+    return 0;
+}
+static void nothing_is_left(void) {
+    assert_true(written_is_clean());
+    assert_true(world.comms == 0 && world.memory == 0 && world.registrations == 0 && world.windows == 0);
+}
+static int end(void **state) {
+    (void)state;
+    ops->close(plugin);
+    nothing_is_left();
+    return 0;
+}
+static tess_comm_config config_of(int rank, int n) {
+    return (tess_comm_config){ .struct_size = sizeof(tess_comm_config),
+                               .rank = rank,
+                               .nranks = n,
+                               .local_rank = 0,
+                               .device = 1,
+                               .group = "g",
+                               .timeout_ns = INT64_C(5000000000) };
+}
+
+/* ---- the plugin and its settings ---- */
+
+static void test_nccl_comm__opens_as_comm_with_settings_that_agree(void **state) {
+    (void)state;
+    const void *table;
+    void *other;
+    EXPECT_FAILS(tess_plugin_open_v1(&host, TESS_KIND_DEVICE, &table, &other, &e), TESS_E_UNSUPPORTED,
+                 "nccl: kind 5, offers comm only");
+    static const char *const keys[] = { "nccl-compare", "nccl-apart", "nccl-windows", "nccl-shared-gpu" };
+    for (int i = 0; i < 4; i++)
+        for (int on = 0; on < 2; on++) {
+            ops->close(plugin);
+            assert_int_equal(open_with(keys[i], on ? "on" : "off"), TESS_OK);
+            const struct nccl_settings *s = plugin;
+            const int is[] = { s->compares, s->apart, s->windows, s->shared_gpu };
+            for (int k = 0; k < 4; k++)
+                assert_int_equal(is[k], k == i ? on : k < 2);
+            assert_true(s->sums == NCCL_SUMS_FP32 && !s->engines && s->host == &host);
+        }
+    static const char *const sums[] = { "fp32", "native", "tree" };
+    for (int i = 0; i < 3; i++) {
+        ops->close(plugin);
+        assert_int_equal(open_with("nccl-sums", sums[i]), TESS_OK);
+        assert_int_equal(((struct nccl_settings *)plugin)->sums, i);
+    }
+    settings[2] = "deterministic", settings[3] = "1";
+    ops->close(plugin);
+    assert_int_equal(open_with("nccl-sums", "native"), TESS_OK);
+    assert_int_equal(((struct nccl_settings *)plugin)->sums, NCCL_SUMS_TREE);
+    settings[2] = "nccl-windows", settings[3] = "on";
+    ops->close(plugin);
+    assert_int_equal(open_with("nccl-engines", "on"), TESS_OK);
+    assert_int_equal(((struct nccl_settings *)plugin)->engines, 1);
+    settings[2] = NULL;
+    ops->close(plugin);
+    assert_int_equal(open_with("nccl-engines", "on"), TESS_E_INVALID);
+    assert_string_equal(e.message,
+                        "nccl: TESSERA_NCCL_ENGINES=on needs TESSERA_NCCL_WINDOWS=on: copy engines work in windows");
+    assert_int_equal(open_with(NULL, NULL), TESS_OK);
+}
+
+static tess_comm_caps caps_of(tess_comm *c) {
+    tess_comm_caps caps = { .struct_size = sizeof caps };
+    assert_int_equal(ops->query(plugin, c, &caps), TESS_OK);
+    return caps;
+}
+
+static void test_nccl_comm__says_what_it_can(void **state) {
+    (void)state;
+    const uint32_t always = TESS_COMM_THREAD_MULTIPLE | TESS_COMM_STREAM_ORDERED | TESS_COMM_ABORT | TESS_COMM_SPLIT |
+                            TESS_COMM_BATCH | TESS_COMM_RECORDS;
+    tess_comm_caps caps = caps_of(NULL);
+    assert_true(caps.caps == (always | TESS_COMM_APART) && caps.align == 16 && caps.mem_mask == 1u << TESS_MEM_CUDA);
+    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_ALL_TO_ALL_V; op++)
+        assert_true(caps.op_mask >> op & 1);
+    assert_string_equal(caps.wire_id, "nccl/1");
+    static const struct {
+        const char *key, *text;
+        uint32_t more;
+    } cases[] = { { "nccl-apart", "off", 0 },
+                  { "nccl-sums", "tree", TESS_COMM_TREE_ORDER | TESS_COMM_APART },
+                  { "nccl-windows", "on", TESS_COMM_SHARES | TESS_COMM_APART } };
+    for (int i = 0; i < 3; i++) {
+        ops->close(plugin);
+        assert_int_equal(open_with(cases[i].key, cases[i].text), TESS_OK);
+        assert_int_equal(caps_of(NULL).caps, always | cases[i].more);
+    }
+}
+
+static tess_collective a_call(uint32_t op, uint64_t count) {
+    return (tess_collective){ .struct_size = sizeof(tess_collective),
+                              .op = op,
+                              .redop = TESS_SUM,
+                              .send_dtype = TESS_F32,
+                              .recv_dtype = TESS_F32,
+                              .send_mem = TESS_MEM_CUDA,
+                              .recv_mem = TESS_MEM_CUDA,
+                              .count = count,
+                              .scale = 1 };
+}
+static tess_plan_env env_of(int n, int per_host) {
+    return (tess_plan_env){
+        .struct_size = sizeof(tess_plan_env), .mem = TESS_MEM_CUDA, .nranks = n, .ranks_per_host = per_host
+    };
+}
+
+static void test_nccl_comm__needs_scratch_and_what_nccl_has(void **state) {
+    (void)state;
+    static const uint64_t announcement = 64, mib = 1 << 20;
+    for (int n = 1; n < 4; n++) {
+        const tess_plan_env env = env_of(n, n);
+        tess_collective c = a_call(TESS_ALL_REDUCE, 100);
+        tess_need need = { .struct_size = sizeof need };
+        c.flags = KIT_ADD;
+        assert_int_equal(ops->need(plugin, &env, &c, &need), TESS_OK);
+        assert_true(need.align == 256 && need.device_bytes == (n == 1 ? 0 : 400));
+        assert_int_equal(need.backend_bytes,
+                         128 * announcement * (1 + (uint64_t)n) + 4 * mib + (n > 1 ? 512 * mib : 0));
+    }
+    const tess_plan_env none = env_of(0, 0), one = env_of(1, 1);
+    tess_collective c = a_call(TESS_ALL_REDUCE, 100);
+    tess_need need = { .struct_size = sizeof need };
+    assert_int_equal(ops->need(plugin, &none, &c, &need), TESS_E_UNSUPPORTED);
+    c.op = 99;
+    assert_int_equal(ops->need(plugin, &one, &c, &need), TESS_E_UNSUPPORTED);
+}
+
+static int64_t cost(uint32_t op, int n, int per_host, uint32_t dtype) {
+    const tess_plan_env env = env_of(n, per_host);
+    tess_collective c = a_call(op, 1200000000 / tess_dtype_bytes(dtype)); /* so many bytes */
+    int64_t ns = 0;
+    c.send_dtype = dtype;
+    assert_int_equal(ops->cost(plugin, &env, &c, &ns), TESS_OK);
+    return ns;
+}
+
+static void test_nccl_comm__costs_by_the_bytes_that_a_rank_sends(void **state) {
+    (void)state;
+    const int64_t ms = 1000000, start = 30000; /* 1.2 GB at 300 bytes a nanosecond are 4 ms; at 40, 30 ms */
+    assert_int_equal(cost(TESS_ALL_GATHER, 4, 4, TESS_F32), start + 3 * 4 * ms);
+    assert_int_equal(cost(TESS_ALL_GATHER, 4, 0, TESS_F32), start + 3 * 4 * ms);
+    assert_int_equal(cost(TESS_ALL_GATHER, 4, 3, TESS_F32), start + 3 * 30 * ms);
+    assert_int_equal(cost(TESS_REDUCE_SCATTER, 3, 8, TESS_F32), start + 2 * 4 * ms);
+    assert_int_equal(cost(TESS_REDUCE_SCATTER, 3, 8, TESS_BF16), start + 4 * 4 * ms); /* in fp32 */
+    assert_int_equal(cost(TESS_ALL_GATHER, 3, 8, TESS_BF16), start + 2 * 4 * ms);
+    assert_int_equal(cost(TESS_ALL_TO_ALL, 2, 2, TESS_F32), start + 4 * ms);
+    assert_int_equal(cost(TESS_ALL_TO_ALL_V, 4, 4, TESS_F32), start + 3 * ms);
+    assert_int_equal(cost(TESS_ALL_REDUCE, 4, 4, TESS_F32), start + 6 * ms);
+    assert_int_equal(cost(TESS_BROADCAST, 4, 4, TESS_F32), start + 4 * ms);
+    assert_int_equal(cost(TESS_BARRIER, 4, 4, TESS_F32), start);
+    for (uint32_t op = TESS_ALL_GATHER; op <= TESS_ALL_TO_ALL_V; op++)
+        assert_int_equal(cost(op, 1, 1, TESS_F32), 5000);
+}
+
+/* ---- one rank ---- */
+
+static tess_status make_alone(void) {
+    const tess_comm_config config = config_of(0, 1);
+    comm = NULL;
+    tess_status s = ops->init(plugin, &config, &comm, &e);
+    assert_int_equal(comm == NULL, s != TESS_OK);
+    return s;
+}
+static void destroy(void) {
+    written.fails_in = 0;
+    ops->destroy(comm);
+    comm = NULL;
+    written.made = 0;
+}
+
+/* Fails each call of the driver, of NCCL and of the store once, then each allocation and each thread. Returns how many
+ * calls there are. */
+static int fail_each(tess_status (*work)(void), void (*clean)(void)) {
+    int calls = 0;
+    for (int what = 0; what < 3; what++)
+        for (int n = 1;; n++) {
+            int *const in = what == 0 ? &written.fails_in : what == 1 ? &no_memory_in : &no_threads;
+            no_error();
+            *in = n, written.fails_with = CUDA_ERROR_UNKNOWN;
+            tess_status s = work();
+            int reached = *in == 0;
+            written.fails_in = no_memory_in = no_threads = 0;
+            if (reached && s < 0 && (strncmp(e.message, "nccl: ", 6) != 0 || e.code != s))
+                fail_msg("%d, call %d fails: status %d, \"%s\"", what, n, s, e.message);
+            if (!reached && s)
+                fail_msg("%d, %d: %s", what, n, e.message);
+            clean();
+            said_so_far[0] = 0;
+            if (!reached)
+                break;
+            calls += what == 0;
+        }
+    return calls;
+}
+static void end_what_is_left(void) {
+    if (comm)
+        destroy();
+    nothing_is_left();
+}
+
+static void test_nccl_comm__one_is_made_in_order_and_given_back(void **state) {
+    (void)state;
+    assert_int_equal(make_alone(), TESS_OK);
+    expect_said("retain 101; stream of -5; stream of -5; load; id; retain 101; "
+                "init 0 of 1, 32 channels; release 101; alloc 16K; "
+                "e266 in s2; ");
+    assert_true(watched == comm);
+    destroy();
+    expect_said("abort n9; ask s2; ask s3; ask s2; ask s3; ask s2; ask s3; ask s2; ask s3; free m10; unload; end s2; "
+                "end s3; release 101; ");
+    ops->destroy(NULL);
+    assert_true(fail_each(make_alone, end_what_is_left) > 20);
+}
+
+static void test_nccl_comm__a_place_or_gpu_that_there_is_not_is_refused(void **state) {
+    (void)state;
+    tess_comm_config config = config_of(1, 1);
+    assert_int_equal(ops->init(plugin, &config, &comm, no_error()), TESS_E_INVALID);
+    assert_int_equal(written.made, 0);
+    config = config_of(0, 1);
+    config.device = 7;
+    EXPECT_FAILS(ops->init(plugin, &config, &comm, &e), TESS_E_INVALID,
+                 "nccl: GPU 7 asked for, this host has 2; a rank takes the one of its LOCAL_RANK");
+    config.device = -1, config.local_rank = 5;
+    EXPECT_FAILS(ops->init(plugin, &config, &comm, &e), TESS_E_INVALID,
+                 "nccl: GPU 5 asked for, this host has 2; a rank takes the one of its LOCAL_RANK");
+}
+
+/* ---- ranks that meet ---- */
+
+struct record { /* as it travels */
+    int32_t version, apart, windows, engines, sums, multiprocessors;
+    char uuid[16], bus_id[24], host[64];
+};
+static struct record *record_of(int rank) {
+    char key[40];
+    snprintf(key, sizeof key, "g/nccl/%d", rank);
+    int i = find_key(key);
+    if (i == n_keys)
+        snprintf(store[n_keys++].key, sizeof store[0].key, "%s", key);
+    store[i].bytes = sizeof(struct record);
+    return (struct record *)(void *)store[i].value;
+}
+/* A rank on another GPU of this host. */
+static struct record *add_rank(int rank) {
+    struct record *r = record_of(rank);
+    *r = (struct record){ .version = nccl.version, .apart = 1, .multiprocessors = 100 };
+    memset(r->uuid, rank, sizeof r->uuid);
+    snprintf(r->bus_id, sizeof r->bus_id, "0000:AB:0%d.0", rank + 4);
+    snprintf(r->host, sizeof r->host, "elsewhere");
+    return r;
+}
+static tess_status make_of(int n) {
+    const tess_comm_config config = config_of(0, n);
+    comm = NULL;
+    return ops->init(plugin, &config, &comm, &e);
+}
+static tess_status make_two(void) {
+    add_rank(1);
+    return make_of(2);
+}
+
+static void test_nccl_comm__rank_0_tells_the_others_what_it_decided(void **state) {
+    (void)state;
+    add_rank(1)->multiprocessors = 60;
+    assert_int_equal(make_of(2), TESS_OK);
+    assert_non_null(strstr(said_so_far, "init 0 of 2, 32 channels; "));
+    assert_non_null(strstr(said_so_far, "( gather 64 of n9 on s2; ); down 128 on s2; "));
+    destroy();
+    assert_int_equal(find_key("g/nccl-id/0"), 1);
+    /* The other one finds it there, and puts its own record first. */
+    n_keys = 2;
+    const tess_comm_config config = config_of(1, 2);
+    assert_int_equal(ops->init(plugin, &config, &comm, no_error()), TESS_OK);
+    assert_non_null(strstr(said_so_far, "init 1 of 2, 32 channels; "));
+    const struct record *own = record_of(1);
+    assert_true(own->version == 22809 && own->apart == 1 && own->windows == 0 && own->engines == 0 && own->sums == 0 &&
+                own->multiprocessors == 100);
+    assert_true(own->uuid[0] == 101 && own->uuid[15] == 101);
+    assert_string_equal(own->bus_id, "0000:AB:01.0");
+    char name[64] = "";
+    gethostname(name, sizeof name - 1);
+    assert_string_equal(own->host, name);
+    destroy();
+    said_so_far[0] = 0;
+    fail_each(make_two, end_what_is_left);
+}
+
+static void refused(int n, tess_status status, int peer, const char *text) {
+    no_error();
+    assert_int_equal(make_of(n), status);
+    assert_string_equal(e.message, text);
+    assert_int_equal(e.rank, peer);
+    /* The others are told the same, with the rank that is not theirs. */
+    const tess_comm_config config = config_of(peer, n);
+    tess_comm *none = NULL;
+    no_error();
+    assert_int_equal(ops->init(plugin, &config, &none, &e), status);
+    assert_string_equal(e.message, text);
+    assert_int_equal(e.rank, 0);
+    n_keys = 0;
+    said_so_far[0] = 0;
+}
+
+static void test_nccl_comm__ranks_that_cannot_share_a_communicator_are_told_why(void **state) {
+    (void)state;
+    char text[220], name[64] = "";
+    gethostname(name, sizeof name - 1);
+    memset(add_rank(1)->uuid, 101, 16);
+    snprintf(
+        text, sizeof text,
+        "nccl: ranks 0 and 1 are both on GPU 0000:AB:01.0 of host %.40s, and each needs one of its own (LOCAL_RANK)",
+        name);
+    refused(2, TESS_E_INVALID, 1, text);
+    add_rank(1)->version = NCCL_VERSION(2, 27, 3);
+    refused(2, TESS_E_VERSION, 1, "nccl: rank 0 has NCCL 2.28.9 and rank 1 has 2.27.3, expected the same");
+    add_rank(1)->apart = 0;
+    refused(2, TESS_E_INVALID, 1, "nccl: rank 0 has TESSERA_NCCL_APART=on and rank 1 has off, expected the same");
+    add_rank(1)->windows = 1;
+    refused(2, TESS_E_INVALID, 1, "nccl: rank 0 has TESSERA_NCCL_WINDOWS=off and rank 1 has on, expected the same");
+    add_rank(1)->engines = 1;
+    refused(2, TESS_E_INVALID, 1, "nccl: rank 0 has TESSERA_NCCL_ENGINES=off and rank 1 has on, expected the same");
+    add_rank(1)->sums = 2;
+    refused(2, TESS_E_INVALID, 1, "nccl: rank 0 has TESSERA_NCCL_SUMS=fp32 and rank 1 has tree, expected the same");
+    add_rank(1);
+    add_rank(2)->sums = 1;
+    add_rank(3);
+    no_error();
+    assert_int_equal(make_of(4), TESS_E_INVALID); /* neighbours are compared first */
+    assert_string_equal(e.message, "nccl: rank 1 has TESSERA_NCCL_SUMS=fp32 and rank 2 has native, expected the same");
+    assert_int_equal(e.rank, 1);
+}
+
+static void test_nccl_comm__ranks_may_share_a_gpu_where_nccl_can(void **state) {
+    (void)state;
+    ops->close(plugin);
+    assert_int_equal(open_with("nccl-shared-gpu", "on"), TESS_OK);
+    char text[220], name[64] = "";
+    gethostname(name, sizeof name - 1);
+    memset(add_rank(1)->uuid, 101, 16);
+    snprintf(text, sizeof text,
+             "nccl: ranks 0 and 1 are both on GPU 0000:AB:01.0 of host %.40s, which takes NCCL 2.30.0 or later; here "
+             "is 2.28.9",
+             name);
+    refused(2, TESS_E_INVALID, 1, text);
+    nccl.version = NCCL_VERSION(2, 30, 0);
+    add_rank(1);
+    memset(add_rank(2)->uuid, 101, 16);
+    assert_int_equal(make_of(3), TESS_OK); /* 100 of two ranks */
+    assert_non_null(strstr(said_so_far, "init 0 of 3, 16 channels; "));
+    destroy();
+    said_so_far[0] = 0;
+}
+
+static void test_nccl_comm__a_rank_that_does_not_come_is_named(void **state) {
+    (void)state;
+    add_rank(2);
+    no_error();
+    assert_int_equal(make_of(3), TESS_E_TIMEOUT);
+    assert_string_equal(e.message, "nccl: rank 1 has not joined group 'g' within 5.0 s");
+    assert_int_equal(e.rank, 1);
+    for (int n = 0; n < 2; n++) { /* rank 0's word does not come: because of another one's, or of its own */
+        const tess_comm_config config = config_of(2, 3);
+        n_keys = 0;
+        if (n)
+            add_rank(1);
+        no_error();
+        assert_int_equal(ops->init(plugin, &config, &comm, &e), TESS_E_TIMEOUT);
+        assert_int_equal(e.rank, n ? 0 : 1);
+    }
+    said_so_far[0] = 0;
+}
+
+static void test_nccl_comm__channels_leave_room_for_splits(void **state) {
+    (void)state;
+    static const struct {
+        int processors, channels;
+    } cases[] = { { 132, 32 }, { 54, 32 }, { 53, 16 }, { 27, 16 }, { 26, 8 }, { 16, 8 },
+                  { 15, 4 },   { 8, 4 },   { 7, 2 },   { 4, 2 },   { 3, 1 },  { 1, 1 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[40];
+        written.processors = cases[i].processors;
+        assert_int_equal(make_alone(), TESS_OK);
+        snprintf(text, sizeof text, "init 0 of 1, %d channels", cases[i].channels);
+        if (!strstr(said_so_far, text))
+            fail_msg("%d: %s", cases[i].processors, said_so_far);
+        destroy();
+        said_so_far[0] = 0;
+    }
+}
+
+static void test_nccl_comm__says_where_nccl_is_too_old_for_what_was_chosen(void **state) {
+    (void)state;
+    static const struct {
+        int version, n;
+        const char *key, *said; /* null: nothing */
+    } cases[] = {
+        { NCCL_VERSION(2, 29, 6), 2, "nccl-windows", "NCCL 2.29.6 does not end collectives in windows" },
+        { NCCL_VERSION(2, 29, 6), 1, "nccl-windows", NULL },
+        { NCCL_VERSION(2, 29, 7), 2, "nccl-windows", NULL },
+        { NCCL_VERSION(2, 29, 6), 2, "nccl-compare", NULL },
+        { NCCL_VERSION(2, 27, 9), 2, "nccl-engines", "NCCL 2.27.9 has no gathers by copy engines" },
+        { NCCL_VERSION(2, 28, 0), 2, "nccl-engines", NULL },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int engines = strcmp(cases[i].key, "nccl-engines") == 0;
+        n_keys = 0;
+        nccl.version = cases[i].version;
+        settings[2] = "nccl-windows", settings[3] = engines ? "on" : NULL;
+        ops->close(plugin);
+        assert_int_equal(open_with(cases[i].key, "on"), TESS_OK);
+        add_rank(1)->windows = engines || cases[i].key[5] == 'w';
+        record_of(1)->engines = engines;
+        assert_int_equal(make_of(cases[i].n), TESS_OK);
+        assert_int_equal(strstr(said_so_far, "channels, engines") != NULL, engines);
+        if (cases[i].said ? !strstr(said_so_far, cases[i].said)
+            : engines     ? strstr(said_so_far, "has no gathers") != NULL
+                          : strstr(said_so_far, "log") != NULL)
+            fail_msg("%zu: %s", i, said_so_far);
+        destroy();
+        said_so_far[0] = 0;
+    }
+}
+
+static void test_nccl_comm__a_thread_that_does_not_start_leaves_nothing(void **state) {
+    (void)state;
+    no_threads = 1;
+    EXPECT_FAILS(make_alone(), TESS_E_SYSTEM, "nccl: no thread");
+    nothing_is_left();
+    no_threads = 2;
+    EXPECT_FAILS(make_alone(), TESS_E_SYSTEM, "nccl: no thread");
+    nothing_is_left();
+    said_so_far[0] = 0;
+}
+
+/* ---- posts ---- */
+
+static const tess_stream stream = { .mem = TESS_MEM_CUDA, .handle = (void *)(uintptr_t)70 };
+static tess_request *request;
+static char from[64], to[64];
+
+static tess_collective a_gather(void) {
+    tess_collective c = a_call(TESS_ALL_GATHER, 2);
+    c.send = from, c.recv = to, c.after = stream;
+    return c;
+}
+static tess_status post(void) {
+    const tess_collective c = a_gather();
+    return ops->post(comm, &c, 1, &request, &e);
+}
+static void begin_two(void) {
+    assert_int_equal(make_two(), TESS_OK);
+    said_so_far[0] = 0;
+}
+
+static void test_nccl_comm__a_post_comes_behind_its_stream_and_takes_the_words_with_it(void **state) {
+    (void)state;
+    begin_two();
+    assert_int_equal(post(), TESS_OK);
+    assert_int_equal(ops->test(request, no_error()), TESS_OK);
+    const char *said = strstr(said_so_far, " in s70; s2 waits for ");
+    assert_non_null(said);
+    assert_non_null(strstr(said, "on s2; ( gather 64 of n9 on s2; gather 2 of n9 on s2; ); down 128 on s2; e"));
+    said_so_far[0] = 0;
+    ops->request_free(request);
+    ops->request_free(NULL);
+    ops->close(plugin); /* without words: ranks do not compare */
+    destroy();
+    n_keys = 0;
+    assert_int_equal(open_with("nccl-compare", "off"), TESS_OK);
+    begin_two();
+    tess_collective c = a_gather();
+    c.after = (tess_stream){ 0 };
+    assert_int_equal(ops->post(comm, &c, 1, &request, no_error()), TESS_OK);
+    if (strstr(said_so_far, "( gather 2 of n9 on s2; ); e") != said_so_far)
+        fail_msg("%s", said_so_far);
+    ops->request_free(request);
+    said_so_far[0] = 0;
+    tess_collective meet = a_call(TESS_BARRIER, 0);
+    assert_int_equal(ops->post(comm, &meet, 1, &request, no_error()), TESS_OK); /* which is nothing but words */
+    assert_non_null(strstr(said_so_far, "( gather 64 of n9 on s2; ); down 128 on s2; e"));
+    ops->request_free(request);
+    destroy();
+}
+
+static void test_nccl_comm__requests_end_in_their_order(void **state) {
+    (void)state;
+    tess_request *r[3];
+    begin_two();
+    written.busy = CUDA_ERROR_NOT_READY;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(post(), TESS_OK);
+        r[i] = request;
+    }
+    written.busy_for = 1; /* the first one is not done, so none is */
+    assert_int_equal(ops->test(r[2], no_error()), TESS_PENDING);
+    assert_int_equal(ops->test(r[2], no_error()), TESS_OK);
+    written.busy_for = 1000;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(ops->test(r[i], no_error()), TESS_OK);
+    assert_int_equal(written.busy_for, 1000); /* nobody asks for them any more */
+    for (int i = 0; i < 3; i++)
+        ops->request_free(r[i]);
+    written.busy_for = 0;
+    destroy();
+}
+
+static void test_nccl_comm__a_wait_naps_longer_and_longer_until_its_limit(void **state) {
+    (void)state;
+    begin_two();
+    assert_int_equal(post(), TESS_OK);
+    written.busy = CUDA_ERROR_NOT_READY, written.busy_for = 1 << 30;
+    naps = 0, clock_ns = 0;
+    EXPECT_FAILS(ops->wait(request, 1500000000, &e), TESS_E_TIMEOUT, "nccl: not done within 1.500 s");
+    assert_true(clock_ns > 1500000000 && clock_ns <= 1500000000 + 2 * 256000 && naps > 5000 && naps < 8000);
+    written.busy_for = 5;
+    assert_int_equal(ops->wait(request, -1, no_error()), TESS_OK);
+    ops->request_free(request);
+    destroy();
+}
+
+static void test_nccl_comm__streams_wait_for_the_event_and_the_host_for_the_end(void **state) {
+    (void)state;
+    const tess_stream none = { .mem = TESS_MEM_HOST };
+    begin_two();
+    assert_int_equal(post(), TESS_OK);
+    said_so_far[0] = 0;
+    assert_int_equal(ops->wait_stream(request, &stream, no_error()), TESS_OK);
+    assert_ptr_equal(strstr(said_so_far, "s70 waits for e"), said_so_far);
+    written.fails_in = 2, written.fails_with = CUDA_ERROR_UNKNOWN;
+    EXPECT_FAILS(ops->wait_stream(request, &stream, &e), TESS_E_DEVICE, "nccl: cuStreamWaitEvent gave NAME 999 (why)");
+    written.fails_in = 1;
+    EXPECT_FAILS(ops->wait_stream(request, &stream, &e), TESS_E_DEVICE, "nccl: cuCtxPushCurrent gave NAME 999 (why)");
+    assert_int_equal(written.contexts, 0);
+    written.busy = CUDA_ERROR_NOT_READY, written.busy_for = 3;
+    assert_int_equal(ops->wait_stream(request, &none, no_error()), TESS_OK);
+    assert_int_equal(written.busy_for, 0);
+    said_so_far[0] = 0;
+    assert_int_equal(ops->wait_stream(request, &stream, no_error()), TESS_OK); /* it has ended */
+    expect_said("");
+    ops->request_free(request);
+    destroy();
+}
+
+static CUresult is_recording(CUstream s, CUstreamCaptureStatus *out) {
+    assert_int_equal(number_of(s), 70);
+    *out = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return written_call();
+}
+
+static void test_nccl_comm__a_recorded_post_has_ended_and_compares_nothing(void **state) {
+    (void)state;
+    begin_two();
+    cuda.cuStreamIsCapturing = is_recording;
+    assert_int_equal(post(), TESS_OK);
+    assert_null(strstr(said_so_far, "gather 64"));
+    assert_null(strstr(said_so_far, "down"));
+    written.busy = CUDA_ERROR_NOT_READY, written.busy_for = 1;
+    assert_int_equal(ops->test(request, no_error()), TESS_OK);
+    said_so_far[0] = 0;
+    assert_int_equal(ops->wait_stream(request, &stream, no_error()), TESS_OK); /* within the recording */
+    assert_ptr_equal(strstr(said_so_far, "s70 waits for e"), said_so_far);
+    assert_int_equal(atomic_load(&comm->recorded), 1);
+    ops->request_free(request);
+    written.busy_for = 0;
+    written.fails_in = 2, written.fails_with = CUDA_ERROR_UNKNOWN;
+    EXPECT_FAILS(post(), TESS_E_DEVICE, "nccl: cuStreamIsCapturing gave NAME 999 (why)");
+    assert_int_equal(ops->health(comm, no_error()), TESS_OK); /* nothing was begun */
+    destroy();
+}
+
+static void test_nccl_comm__posts_that_make_no_sense_are_refused(void **state) {
+    (void)state;
+    tess_collective c[65];
+    begin_two();
+    for (int i = 0; i < 65; i++)
+        c[i] = a_gather();
+    EXPECT_FAILS(ops->post(comm, c, 0, &request, &e), TESS_E_INVALID,
+                 "nccl: 0 collectives of 0 bytes each, takes up to 64");
+    EXPECT_FAILS(ops->post(comm, c, 65, &request, &e), TESS_E_INVALID,
+                 "nccl: 65 collectives of 152 bytes each, takes up to 64");
+    c[0].struct_size = 20;
+    EXPECT_FAILS(ops->post(comm, c, 1, &request, &e), TESS_E_INVALID,
+                 "nccl: 1 collectives of 20 bytes each, takes up to 64");
+    c[0] = a_gather();
+    c[1].recv = NULL;
+    assert_int_equal(ops->post(comm, c, 2, &request, no_error()), TESS_E_INVALID);
+    c[1] = a_gather();
+    assert_int_equal(ops->post(comm, c, 64, &request, no_error()), TESS_OK);
+    ops->request_free(request);
+    destroy();
+}
+
+static tess_status make_post_and_wait(void) {
+    tess_status s = make_two();
+    if (s)
+        return s;
+    s = post();
+    s = s ? s : ops->wait(request, -1, &e);
+    if (s < 0 && written.fails_in == 0 && no_memory_in == 0)
+        assert_int_equal(e.code, s);
+    return s;
+}
+
+static void test_nccl_comm__whatever_fails_in_a_post_ends_the_communicator_and_leaves_nothing(void **state) {
+    (void)state;
+    assert_true(fail_each(make_post_and_wait, end_what_is_left) > 30);
+    begin_two();
+    written.fails_in = 6, written.fails_with = CUDA_ERROR_UNKNOWN; /* the group's begin */
+    assert_int_equal(post(), TESS_E_SYSTEM);
+    assert_string_equal(e.message, "nccl: ncclGroupStart gave 2: why");
+    assert_null(atomic_load(&comm->comm));
+    EXPECT_FAILS(post(), TESS_E_SYSTEM, "nccl: ncclGroupStart gave 2: why"); /* the first one stays */
+    EXPECT_FAILS(ops->health(comm, &e), TESS_E_SYSTEM, "nccl: ncclGroupStart gave 2: why");
+    EXPECT_FAILS(ops->finalize(comm, -1, &e), TESS_E_SYSTEM, "nccl: ncclGroupStart gave 2: why");
+    destroy();
+}
+
+static void test_nccl_comm__ranks_that_post_different_things_are_told(void **state) {
+    (void)state;
+    begin_two();
+    assert_int_equal(post(), TESS_OK);
+    tess_request *first = request;
+    mismatch = 1;
+    assert_int_equal(post(), TESS_OK);
+    assert_int_equal(ops->test(first, no_error()), TESS_OK);
+    assert_int_equal(ops->test(request, no_error()), TESS_E_MISMATCH);
+    assert_int_equal(e.rank, 1);
+    assert_ptr_equal(strstr(e.message, "nccl: "), e.message);
+    assert_int_equal(ops->wait_stream(request, &stream, no_error()), TESS_E_MISMATCH);
+    assert_int_equal(ops->health(comm, no_error()), TESS_E_MISMATCH);
+    assert_true(find_key("g/nccl-said/0") < n_keys); /* the others may learn of it there */
+    ops->request_free(first);
+    ops->request_free(request);
+    destroy();
+}
+
+static void test_nccl_comm__an_error_of_nccls_own_is_told_with_a_mismatch_if_there_is_one(void **state) {
+    (void)state;
+    for (int other = 0; other < 2; other++) {
+        n_keys = 0;
+        begin_two();
+        assert_int_equal(post(), TESS_OK);
+        if (other) {
+            kit_announcement theirs = request->own[0];
+            theirs.count++;
+            kv_set(NULL, "g/nccl-said/1", &theirs, sizeof theirs);
+        }
+        written.busy = CUDA_ERROR_NOT_READY, written.busy_for = 3;
+        world.async = ncclInProgress;
+        assert_int_equal(ops->test(request, no_error()), TESS_PENDING);
+        world.async = ncclRemoteError;
+        ops->test(request, no_error());
+        written.busy_for = 0;
+        assert_int_equal(ops->test(request, no_error()), other ? TESS_E_MISMATCH : TESS_E_PEER);
+        if (!other)
+            assert_string_equal(e.message, "nccl: a collective gave 6: why");
+        assert_int_equal(ops->health(comm, no_error()), other ? TESS_E_MISMATCH : TESS_E_PEER);
+        ops->request_free(request);
+        world.async = ncclSuccess;
+        destroy();
+    }
+}
+
+/* ---- their ends ---- */
+
+static void test_nccl_comm__an_abort_ends_what_is_in_flight_for_its_reason(void **state) {
+    (void)state;
+    for (int why = 0; why < 2; why++) {
+        n_keys = 0;
+        begin_two();
+        assert_int_equal(post(), TESS_OK);
+        tess_request *done = request;
+        assert_int_equal(post(), TESS_OK);
+        written.busy = CUDA_ERROR_NOT_READY;
+        said_so_far[0] = 0;
+        for (int twice = 0; twice < 2; twice++)
+            assert_int_equal(ops->abort(comm, twice ? TESS_E_SYSTEM : why ? TESS_E_PEER : TESS_OK), TESS_OK);
+        const char *said = strstr(said_so_far, "abort n9");
+        if (!said || strstr(said + 1, "abort"))
+            fail_msg("%s", said_so_far);
+        assert_int_equal(ops->wait(done, -1, no_error()), TESS_OK); /* it had ended before */
+        EXPECT_FAILS(post(), why ? TESS_E_PEER : TESS_E_ABORTED, "nccl: the communicator was aborted");
+        assert_int_equal(ops->health(comm, no_error()), why ? TESS_E_PEER : TESS_E_ABORTED);
+        ops->request_free(done);
+        destroy();
+    }
+}
+
+static tess_status make_and_finalize(void) {
+    tess_status s = make_two();
+    return s ? s : ops->finalize(comm, 1000000000, &e);
+}
+
+static void test_nccl_comm__finalize_meets_the_others_and_comes_once(void **state) {
+    (void)state;
+    begin_two();
+    assert_int_equal(ops->finalize(comm, -1, no_error()), TESS_OK);
+    assert_non_null(strstr(said_so_far, "( gather 64 of n9 on s2; ); down 128 on s2; "));
+    assert_non_null(strstr(said_so_far, "finalize n9; "));
+    said_so_far[0] = 0;
+    assert_int_equal(ops->finalize(comm, -1, no_error()), TESS_OK);
+    expect_said("");
+    EXPECT_FAILS(post(), TESS_E_INVALID, "nccl: post after finalize");
+    ops->destroy(comm);
+    comm = NULL;
+    assert_non_null(strstr(said_so_far, "destroy n9; "));
+    assert_null(strstr(said_so_far, "abort"));
+    said_so_far[0] = 0;
+    nothing_is_left();
+    assert_true(fail_each(make_and_finalize, end_what_is_left) > 30);
+    begin_two();
+    written.busy = CUDA_ERROR_NOT_READY, written.busy_for = 20000; /* the others do not come */
+    assert_int_equal(ops->finalize(comm, 1000000000, no_error()), TESS_E_TIMEOUT);
+    written.busy_for = 0;
+    assert_int_equal(ops->health(comm, no_error()), TESS_E_TIMEOUT);
+    destroy();
+}
+
+/* ---- memory ---- */
+
+static tess_buffer buffer;
+static tess_status alloc(void) {
+    const tess_alloc_request r = { .struct_size = sizeof r, .mem = TESS_MEM_CUDA, .bytes = (2 << 20) + 1 };
+    buffer = (tess_buffer){ .struct_size = sizeof buffer };
+    return ops->mem_alloc(comm, &r, &buffer, &e);
+}
+
+static void test_nccl_comm__memory_is_nccls_and_registered_where_it_can(void **state) {
+    (void)state;
+    assert_int_equal(make_alone(), TESS_OK);
+    said_so_far[0] = 0;
+    assert_int_equal(alloc(), TESS_OK);
+    expect_said("take 4096K; register m267, 4096K with n9; ");
+    assert_true(buffer.bytes == 4 << 20 && buffer.mem == TESS_MEM_CUDA && buffer.reg);
+    ops->mem_free(comm, &buffer);
+    expect_said("deregister r268; give m267; ");
+    assert_true(!buffer.ptr && !buffer.reg);
+    ops->mem_free(comm, &buffer);
+    ops->mem_free(comm, NULL);
+    written.fails_in = 5, written.fails_with = CUDA_ERROR_UNKNOWN; /* the registration */
+    assert_int_equal(alloc(), TESS_OK);
+    expect_said(
+        "take 4096K; register m269, 4096K with n9; log 1, nccl: 4194304 bytes could not be registered with NCCL "
+        "and are used as they are; ");
+    ops->mem_free(comm, &buffer);
+    expect_said("give m269; ");
+    world.takes = (16 << 20) + 1;
+    assert_int_equal(alloc(), TESS_OK);
+    assert_non_null(strstr(
+        said_so_far, "log 1, nccl: ncclMemAlloc took 20971521 bytes of the GPU for 4194304, as this NCCL rounds up"));
+    ops->mem_free(comm, &buffer);
+    world.takes--;
+    said_so_far[0] = 0;
+    assert_int_equal(alloc(), TESS_OK);
+    assert_null(strstr(said_so_far, "log"));
+    ops->mem_free(comm, &buffer);
+    said_so_far[0] = 0;
+    nccl.ncclMemAlloc = NULL, nccl.ncclCommRegister = NULL; /* before 2.19 */
+    assert_int_equal(alloc(), TESS_OK);
+    assert_ptr_equal(strstr(said_so_far, "alloc 4096K; "), said_so_far);
+    said_so_far[0] = 0;
+    ops->mem_free(comm, &buffer);
+    assert_ptr_equal(strstr(said_so_far, "free m"), said_so_far);
+    destroy();
+}
+
+static tess_status make_and_alloc(void) {
+    tess_status s = make_alone();
+    return s ? s : alloc();
+}
+static void free_what_is_left(void) {
+    if (comm && buffer.ptr)
+        ops->mem_free(comm, &buffer);
+    buffer.ptr = NULL;
+    end_what_is_left();
+}
+
+static void test_nccl_comm__memory_that_there_is_not_is_refused(void **state) {
+    (void)state;
+    const tess_alloc_request locked = { .struct_size = sizeof locked, .mem = TESS_MEM_PINNED, .bytes = 1 };
+    for (int old = 0; old < 2; old++) {
+        begin_nccl(NCCL_VERSION(2, 28, 9));
+        if (old)
+            nccl.ncclMemAlloc = NULL, nccl.ncclCommRegister = NULL;
+        fail_each(make_and_alloc, free_what_is_left);
+    }
+    assert_int_equal(make_alone(), TESS_OK);
+    EXPECT_FAILS(ops->mem_alloc(comm, &locked, &buffer, &e), TESS_E_UNSUPPORTED,
+                 "nccl: memory kind 2 asked for, gives a GPU's memory");
+    written.fails_in = 2, written.fails_with = CUDA_ERROR_OUT_OF_MEMORY;
+    EXPECT_FAILS(alloc(), TESS_E_NOMEM, "nccl: the GPU has no 4194304 bytes more");
+    destroy();
+    begin_nccl(NCCL_VERSION(2, 28, 9));
+    assert_int_equal(make_alone(), TESS_OK);
+    written.fails_in = 3;
+    EXPECT_FAILS(alloc(), TESS_E_NOMEM, "nccl: the GPU has no 4194304 bytes more (ncclMemAlloc gave 2: why)");
+    no_memory_in = 1;
+    EXPECT_FAILS(alloc(), TESS_E_NOMEM, "nccl: no memory");
+    assert_int_equal(written.contexts, 0);
+    destroy();
+}
+
+static void test_nccl_comm__memory_of_others_is_registered_and_let_go(void **state) {
+    (void)state;
+    assert_int_equal(make_alone(), TESS_OK);
+    tess_buffer b = {
+        .struct_size = sizeof b, .mem = TESS_MEM_CUDA, .ptr = (void *)((uintptr_t)50 << 32), .bytes = 4096
+    };
+    said_so_far[0] = 0;
+    assert_int_equal(ops->mem_register(comm, &b, no_error()), TESS_OK);
+    expect_said("register m50, 4K with n9; ");
+    ops->mem_deregister(comm, &b);
+    expect_said("deregister r267; ");
+    ops->mem_deregister(comm, NULL);
+    b.reg = NULL;
+    ops->mem_deregister(comm, &b);
+    for (int n = 1; n <= 2; n++) {
+        written.fails_in = n, written.fails_with = CUDA_ERROR_UNKNOWN;
+        EXPECT_FAILS(ops->mem_register(comm, &b, &e), n == 1 ? TESS_E_DEVICE : TESS_E_UNSUPPORTED,
+                     n == 1 ? "nccl: cuCtxPushCurrent gave NAME 999 (why)" : "nccl: ncclCommRegister gave 2: why");
+        assert_null(b.reg);
+    }
+    no_memory_in = 1;
+    EXPECT_FAILS(ops->mem_register(comm, &b, &e), TESS_E_NOMEM, "nccl: no memory");
+    b.mem = TESS_MEM_HOST;
+    EXPECT_FAILS(ops->mem_register(comm, &b, &e), TESS_E_UNSUPPORTED, "nccl: registers a GPU's memory only");
+    b.mem = TESS_MEM_CUDA;
+    assert_int_equal(ops->mem_register(comm, &b, no_error()), TESS_OK);
+    ops->abort(comm, TESS_E_PEER); /* which takes registrations with it */
+    said_so_far[0] = 0;
+    ops->mem_deregister(comm, &b);
+    assert_null(strstr(said_so_far, "deregister"));
+    b.reg = NULL;
+    assert_int_equal(ops->mem_register(comm, &b, no_error()), TESS_E_UNSUPPORTED);
+    nccl.ncclCommRegister = NULL;
+    EXPECT_FAILS(ops->mem_register(comm, &b, &e), TESS_E_UNSUPPORTED, "nccl: this NCCL registers nothing");
+    destroy();
+}
+
+static tess_status make_and_share(void) {
+    tess_status s = make_and_alloc();
+    return s ? s : ops->mem_share(comm, &buffer, &e);
+}
+
+static void test_nccl_comm__windows_live_as_long_as_the_registration(void **state) {
+    (void)state;
+    assert_int_equal(make_and_alloc(), TESS_OK);
+    EXPECT_FAILS(ops->mem_share(comm, &buffer, &e), TESS_E_UNSUPPORTED, "nccl: windows are off, or this NCCL has none");
+    free_what_is_left();
+    ops->close(plugin);
+    assert_int_equal(open_with("nccl-windows", "on"), TESS_OK);
+    assert_int_equal(make_and_alloc(), TESS_OK);
+    assert_true(caps_of(comm).caps & TESS_COMM_SHARES);
+    said_so_far[0] = 0;
+    for (int twice = 0; twice < 2; twice++)
+        assert_int_equal(ops->mem_share(comm, &buffer, no_error()), TESS_OK);
+    assert_non_null(strstr(said_so_far, "window of m"));
+    assert_null(strstr(strstr(said_so_far, "window") + 1, "window"));
+    said_so_far[0] = 0;
+    ops->mem_free(comm, &buffer);
+    assert_ptr_equal(strstr(said_so_far, "end w"), said_so_far);
+    assert_non_null(strstr(said_so_far, "; deregister r"));
+    tess_buffer strange = { .struct_size = sizeof strange };
+    EXPECT_FAILS(ops->mem_share(comm, &strange, &e), TESS_E_INVALID,
+                 "nccl: mem_share of memory that is not registered");
+    assert_int_equal(alloc(), TESS_OK);
+    world.no_windows = 1;
+    said_so_far[0] = 0;
+    assert_int_equal(ops->mem_share(comm, &buffer, no_error()), TESS_OK);
+    assert_non_null(strstr(said_so_far, "log 2, nccl: NCCL makes no window of 4194304 bytes in group 'g'"));
+    written.fails_in = 2, written.fails_with = CUDA_ERROR_UNKNOWN;
+    EXPECT_FAILS(ops->mem_share(comm, &buffer, &e), TESS_E_SYSTEM, "nccl: ncclCommWindowRegister gave 2: why");
+    assert_int_equal(ops->health(comm, no_error()), TESS_E_SYSTEM); /* the others wait for it */
+    free_what_is_left();
+    world.no_windows = 0;
+    fail_each(make_and_share, free_what_is_left);
+    nccl.ncclCommWindowRegister = NULL; /* before 2.27 */
+    assert_int_equal(make_and_alloc(), TESS_OK);
+    assert_false(caps_of(comm).caps & TESS_COMM_SHARES);
+    EXPECT_FAILS(ops->mem_share(comm, &buffer, &e), TESS_E_UNSUPPORTED, "nccl: windows are off, or this NCCL has none");
+    free_what_is_left();
+}
+
+/* ---- splits ---- */
+
+static tess_comm *child;
+static tess_status split(int color) {
+    const tess_comm_config config = config_of(0, 1);
+    child = NULL;
+    return ops->split(comm, color, 3, &config, &child, &e);
+}
+
+static void test_nccl_comm__a_split_has_its_own_place_and_part_of_the_room(void **state) {
+    (void)state;
+    begin_two();
+    world.child_size = 2, world.child_rank = 1;
+    assert_int_equal(split(5), TESS_OK);
+    assert_non_null(strstr(said_so_far, "split by 5, 3, 32 channels; "));
+    assert_true(child->size == 2 && child->rank == 1 && child->index == 1);
+    assert_string_equal(child->prefix, "g.1.5");
+    ops->destroy(child);
+    said_so_far[0] = 0;
+    assert_int_equal(split(-1), TESS_OK);
+    assert_null(child);
+    char text[60];
+    snprintf(text, sizeof text, "split by %d, 3, 16 channels; ", NCCL_SPLIT_NOCOLOR);
+    if (!strstr(said_so_far, text))
+        fail_msg("%s", said_so_far);
+    destroy();
+    n_keys = 0;
+    begin_two(); /* names count the splits */
+    const tess_comm_config no_name = { .struct_size = sizeof no_name, .rank = 0, .nranks = 1, .timeout_ns = -1 };
+    world.child_size = 1, world.child_rank = 0;
+    for (int i = 1; i <= 2; i++) {
+        assert_int_equal(ops->split(comm, 7, 0, &no_name, &child, no_error()), TESS_OK);
+        snprintf(text, sizeof text, "g.%d.7", i);
+        assert_string_equal(child->prefix, text);
+        ops->destroy(child);
+    }
+    destroy();
+}
+
+static void test_nccl_comm__splits_end_where_there_is_no_more_room(void **state) {
+    (void)state;
+    static const int channels[] = { 16, 4, 4, 2, 2, 1, 1 };
+    written.processors = 64; /* 32 of which are the first one's */
+    begin_two();
+    for (int i = 0; i < 7; i++) {
+        char text[60];
+        assert_true(caps_of(comm).caps & TESS_COMM_APART);
+        said_so_far[0] = 0;
+        if (split(0))
+            fail_msg("%d: %s", i, e.message);
+        snprintf(text, sizeof text, "split by 0, 3, %d channels; ", channels[i]);
+        if (!strstr(said_so_far, text))
+            fail_msg("%d: %s", i, said_so_far);
+        ops->destroy(child);
+    }
+    said_so_far[0] = 0;
+    for (int twice = 0; twice < 2; twice++)
+        assert_false(caps_of(comm).caps & TESS_COMM_APART);
+    expect_said("log 1, nccl: the GPU has no multiprocessor for a second communicator, so a gather waits for the "
+                "reduction before it; ");
+    EXPECT_FAILS(split(0), TESS_E_UNSUPPORTED,
+                 "nccl: the GPU has no multiprocessor for one more communicator beside that of group 'g' and those "
+                 "split from it");
+    destroy();
+}
+
+static tess_status make_and_split(void) {
+    tess_status s = make_two();
+    if (s)
+        return s;
+    s = split(0);
+    assert_int_equal(child == NULL, s != TESS_OK);
+    if (s && !no_memory_in && !no_threads)
+        assert_true(ops->health(comm, &(tess_error){ .struct_size = sizeof(tess_error) }) <= TESS_OK);
+    return s;
+}
+static void end_both(void) {
+    if (comm && child)
+        ops->destroy(child);
+    child = NULL;
+    end_what_is_left();
+}
+
+static void test_nccl_comm__a_split_that_fails_leaves_nothing(void **state) {
+    (void)state;
+    assert_true(fail_each(make_and_split, end_both) > 40);
+    begin_two();
+    no_memory_in = 1; /* it cannot take part, so that the others must not wait for it */
+    EXPECT_FAILS(split(0), TESS_E_NOMEM, "nccl: no memory");
+    EXPECT_FAILS(ops->health(comm, &e), TESS_E_NOMEM, "nccl: no memory");
+    destroy();
+}
+
+/* ---- the watcher ---- */
+
+static int looks;
+static void end_watch(void) {
+    if (--looks <= 0)
+        comm->quit = 1;
+}
+static void run_watch(int n) {
+    looks = n;
+    comm->quit = 0, comm->active = 1;
+    at_nap = end_watch;
+    watch(watched);
+    at_nap = NULL;
+}
+
+static void test_nccl_comm__the_watcher_ends_what_has_ended(void **state) {
+    (void)state;
+    begin_two();
+    assert_int_equal(post(), TESS_OK);
+    written.busy = CUDA_ERROR_NOT_READY, written.busy_for = 2;
+    run_watch(2);
+    assert_int_equal(atomic_load(&request->status), TESS_PENDING);
+    assert_int_equal(comm->active, 1);
+    run_watch(1);
+    assert_int_equal(atomic_load(&request->status), TESS_OK);
+    assert_int_equal(comm->active, 0);
+    ops->request_free(request);
+    destroy();
+}
+
+static void test_nccl_comm__the_watcher_ends_calls_that_are_late_or_whose_run_ends(void **state) {
+    (void)state;
+    for (int why = 0; why < 2; why++) {
+        n_keys = 0;
+        begin_two();
+        assert_int_equal(nccl_gate_enter(comm, "a call", clock_ns + 1500000, no_error()), TESS_OK);
+        pthread_mutex_lock(&comm->lock); /* as who calls does */
+        run_watch(2);
+        assert_int_equal(nccl_failure(comm, no_error()), TESS_OK);
+        aborting = why;
+        run_watch(2);
+        pthread_mutex_unlock(&comm->lock);
+        tess_status status = why ? TESS_E_ABORTED : TESS_E_TIMEOUT;
+        assert_int_equal(nccl_gate_leave(comm, TESS_OK, no_error()), status);
+        assert_string_equal(e.message, why ? "nccl: the run was aborted in a call"
+                                           : "nccl: a call of group 'g' did not end in time");
+        assert_int_equal(nccl_gate_enter(comm, "another", INT64_MAX, no_error()), status);
+        assert_null(atomic_load(&comm->comm));
+        aborting = 0;
+        destroy();
+    }
+}
+
+static kit_announcement theirs;
+static void look_and_answer(void) {
+    int said = find_key("g/nccl-said/0") < n_keys;
+    assert_int_equal(atomic_load(&request->status), TESS_PENDING);
+    looks++;
+    assert_int_equal(said, looks > 400); /* a look takes a millisecond */
+    if (looks == 410)
+        kv_set(NULL, "g/nccl-said/1", &theirs, sizeof theirs); /* the other one had said nothing then */
+    if (atomic_load(&comm->stop) || looks > 5000)
+        comm->quit = 1;
+}
+
+static void test_nccl_comm__the_watcher_compares_when_nothing_moves(void **state) {
+    (void)state;
+    begin_two();
+    assert_int_equal(post(), TESS_OK);
+    theirs = request->own[0];
+    theirs.op = TESS_BROADCAST;
+    written.busy = CUDA_ERROR_NOT_READY, written.busy_for = 1 << 30;
+    looks = 0, comm->active = 1, at_nap = look_and_answer;
+    watch(watched);
+    at_nap = NULL;
+    assert_true(looks > 1190 && looks < 1210); /* the second look comes after twice as long */
+    written.busy_for = 0;
+    assert_int_equal(ops->test(request, no_error()), TESS_E_MISMATCH);
+    assert_int_equal(e.rank, 1);
+    ops->request_free(request);
+    destroy();
+}
+
+#define ON_ONE_THREAD(test) cmocka_unit_test_setup_teardown(test, begin, end)
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ON_ONE_THREAD(test_nccl_comm__opens_as_comm_with_settings_that_agree),
+        ON_ONE_THREAD(test_nccl_comm__says_what_it_can),
+        ON_ONE_THREAD(test_nccl_comm__needs_scratch_and_what_nccl_has),
+        ON_ONE_THREAD(test_nccl_comm__costs_by_the_bytes_that_a_rank_sends),
+        ON_ONE_THREAD(test_nccl_comm__one_is_made_in_order_and_given_back),
+        ON_ONE_THREAD(test_nccl_comm__a_place_or_gpu_that_there_is_not_is_refused),
+        ON_ONE_THREAD(test_nccl_comm__rank_0_tells_the_others_what_it_decided),
+        ON_ONE_THREAD(test_nccl_comm__ranks_that_cannot_share_a_communicator_are_told_why),
+        ON_ONE_THREAD(test_nccl_comm__ranks_may_share_a_gpu_where_nccl_can),
+        ON_ONE_THREAD(test_nccl_comm__a_rank_that_does_not_come_is_named),
+        ON_ONE_THREAD(test_nccl_comm__channels_leave_room_for_splits),
+        ON_ONE_THREAD(test_nccl_comm__says_where_nccl_is_too_old_for_what_was_chosen),
+        ON_ONE_THREAD(test_nccl_comm__a_thread_that_does_not_start_leaves_nothing),
+        ON_ONE_THREAD(test_nccl_comm__a_post_comes_behind_its_stream_and_takes_the_words_with_it),
+        ON_ONE_THREAD(test_nccl_comm__requests_end_in_their_order),
+        ON_ONE_THREAD(test_nccl_comm__a_wait_naps_longer_and_longer_until_its_limit),
+        ON_ONE_THREAD(test_nccl_comm__streams_wait_for_the_event_and_the_host_for_the_end),
+        ON_ONE_THREAD(test_nccl_comm__a_recorded_post_has_ended_and_compares_nothing),
+        ON_ONE_THREAD(test_nccl_comm__posts_that_make_no_sense_are_refused),
+        ON_ONE_THREAD(test_nccl_comm__whatever_fails_in_a_post_ends_the_communicator_and_leaves_nothing),
+        ON_ONE_THREAD(test_nccl_comm__ranks_that_post_different_things_are_told),
+        ON_ONE_THREAD(test_nccl_comm__an_error_of_nccls_own_is_told_with_a_mismatch_if_there_is_one),
+        ON_ONE_THREAD(test_nccl_comm__an_abort_ends_what_is_in_flight_for_its_reason),
+        ON_ONE_THREAD(test_nccl_comm__finalize_meets_the_others_and_comes_once),
+        ON_ONE_THREAD(test_nccl_comm__memory_is_nccls_and_registered_where_it_can),
+        ON_ONE_THREAD(test_nccl_comm__memory_that_there_is_not_is_refused),
+        ON_ONE_THREAD(test_nccl_comm__memory_of_others_is_registered_and_let_go),
+        ON_ONE_THREAD(test_nccl_comm__windows_live_as_long_as_the_registration),
+        ON_ONE_THREAD(test_nccl_comm__a_split_has_its_own_place_and_part_of_the_room),
+        ON_ONE_THREAD(test_nccl_comm__splits_end_where_there_is_no_more_room),
+        ON_ONE_THREAD(test_nccl_comm__a_split_that_fails_leaves_nothing),
+        ON_ONE_THREAD(test_nccl_comm__the_watcher_ends_what_has_ended),
+        ON_ONE_THREAD(test_nccl_comm__the_watcher_ends_calls_that_are_late_or_whose_run_ends),
+        ON_ONE_THREAD(test_nccl_comm__the_watcher_compares_when_nothing_moves),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
