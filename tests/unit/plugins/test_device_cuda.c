@@ -118,8 +118,10 @@ static void test_device_cuda__a_device_that_there_is_not_is_refused(void **state
                  "device cuda: no GPU -2: this host shows 2, and each rank takes the one of its local rank: start at "
                  "most 2 ranks here");
     written.devices = 1; /* a launcher shows each rank its own */
-    assert_int_equal(ops->describe(plugin, 4095, &one, no_error()), TESS_OK);
-    assert_string_equal(one.name, "GPU 100");
+    for (int i = 1; i < 4096; i += 4094) {
+        assert_int_equal(ops->describe(plugin, i, &one, no_error()), TESS_OK);
+        assert_string_equal(one.name, "GPU 100");
+    }
     EXPECT_FAILS(ops->describe(plugin, 4096, &one, &e), TESS_E_INVALID,
                  "device cuda: no GPU 4096: this host shows 1, and each rank takes the one of its local rank: start at "
                  "most 1 ranks here");
@@ -145,19 +147,28 @@ static void test_device_cuda__a_driver_that_does_not_serve_is_refused_with_its_r
     for (size_t i = 0; i < sizeof written_functions / sizeof *written_functions; i++) {
         written_forget();
         written.missing = written_functions[i].name;
-        snprintf(text, sizeof text,
-                 "device cuda: libcuda.so.1 has no %s: the NVIDIA driver is too old, one for CUDA %d.%d or later is "
-                 "needed",
-                 written.missing, TESS_CUDA_OLDEST / 1000, TESS_CUDA_OLDEST % 1000 / 10);
+        snprintf(
+            text, sizeof text,
+            "device cuda: libcuda.so.1 has no %s: the NVIDIA driver is too old, one for CUDA 13.0 or later is needed",
+            written.missing);
         EXPECT_FAILS(ops->create(plugin, 0, 0, &device, &e), TESS_E_VERSION, text);
     }
     written.missing = NULL;
     written_forget();
-    written.version = TESS_CUDA_OLDEST - 980; /* 12.02 where 13.0 is the oldest */
-    snprintf(text, sizeof text,
-             "device cuda: the NVIDIA driver is for CUDA %d.2; this build, made with CUDA %d.%d, needs %d.0 or later",
-             TESS_CUDA_OLDEST / 1000 - 1, CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10, TESS_CUDA_OLDEST / 1000);
-    EXPECT_FAILS(ops->create(plugin, 0, 0, &device, &e), TESS_E_VERSION, text);
+    static const int versions[] = { 12020, 12000, 12999 };
+    static const char *const names[] = { "12.2", "12.0", "12.99" };
+    for (int i = 0; i < 3; i++) {
+        written_forget();
+        written.version = versions[i];
+        snprintf(text, sizeof text,
+                 "device cuda: the NVIDIA driver is for CUDA %s; this build, made with CUDA 13.2, needs 13.0 or later",
+                 names[i]);
+        EXPECT_FAILS(ops->create(plugin, 0, 0, &device, &e), TESS_E_VERSION, text);
+    }
+    written_forget();
+    written.version = 13000;
+    assert_int_equal(ops->create(plugin, 0, 0, &device, no_error()), TESS_OK);
+    ops->destroy(device);
     ops->close(plugin);
 }
 
@@ -197,6 +208,32 @@ static void test_device_cuda__results_have_the_status_of_their_kind(void **state
     written_begin();
     written_forget();
     assert_string_equal(tess_cuda_text(CUDA_ERROR_UNKNOWN), "CUDA error 999 (unknown)"); /* without a driver */
+}
+
+static CUresult no_module(CUmodule *out, const void *image) {
+    (void)image;
+    *out = (CUmodule)1;
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+}
+static CUresult no_attribute(int *out, CUdevice_attribute which, CUdevice d) {
+    (void)out, (void)which, (void)d;
+    return CUDA_ERROR_UNKNOWN;
+}
+
+static void test_device_cuda__kernels_that_do_not_load_say_so_beside_a_gpu_that_says_nothing(void **state) {
+    (void)state;
+    const tess_cuda mute = { .driver_version = 13050,
+                             .cuModuleLoadData = no_module,
+                             .cuDeviceGetAttribute = no_attribute };
+    char text[240];
+    CUmodule module = NULL;
+    written_begin();
+    written_forget();
+    assert_int_equal(tess_cuda_load_module(&mute, 0, &mute, &module, text, sizeof text), CUDA_ERROR_NO_BINARY_FOR_GPU);
+    assert_null(module);
+    assert_string_equal(text,
+                        "loading kernels made with CUDA 13.2 on a GPU of compute capability 0.0 with a driver for "
+                        "CUDA 13.5 failed: CUDA error 209 (unknown)");
 }
 
 /* ---- an instance ---- */
@@ -262,12 +299,12 @@ static void test_device_cuda__each_failure_says_what_was_done(void **state) {
         EXPECT_FAILS(create_and_destroy(), TESS_E_DEVICE, text);
         assert_int_equal(e.native, 999);
     }
-    written.fails_in = 8;
-    snprintf(
-        text, sizeof text,
-        "device cuda: GPU 1: loading kernels made with CUDA %d.%d on a GPU of compute capability 9.0 with a driver "
-        "for CUDA %d.%d failed: NAME 999 (why)",
-        CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10, CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
+    written.version = 13040, written.minor = 1;
+    written_forget();
+    written.fails_in = 10; /* two more: the driver starts once more */
+    snprintf(text, sizeof text,
+             "device cuda: GPU 1: loading kernels made with CUDA 13.2 on a GPU of compute capability 9.1 with a driver "
+             "for CUDA 13.4 failed: NAME 999 (why)");
     EXPECT_FAILS(create_and_destroy(), TESS_E_DEVICE, text);
     written.fails_in = 9;
     EXPECT_FAILS(create_and_destroy(), TESS_E_DEVICE, "device cuda: GPU 1: loading its kernels failed: NAME 999 (why)");
@@ -881,6 +918,7 @@ int main(void) {
         cmocka_unit_test(test_device_cuda__a_driver_that_does_not_serve_is_refused_with_its_reason),
         cmocka_unit_test(test_device_cuda__a_driver_that_does_not_start_is_refused),
         cmocka_unit_test(test_device_cuda__results_have_the_status_of_their_kind),
+        cmocka_unit_test(test_device_cuda__kernels_that_do_not_load_say_so_beside_a_gpu_that_says_nothing),
         cmocka_unit_test(test_device_cuda__an_instance_is_made_in_order_and_given_back_in_order),
         cmocka_unit_test(test_device_cuda__an_instance_that_fails_half_made_leaves_nothing),
         cmocka_unit_test(test_device_cuda__each_failure_says_what_was_done),

@@ -196,6 +196,19 @@ static void test_device_cuda_batches__blocks_are_shared_by_items(void **state) {
                 " | [0, 3145728) from block 0, set 0, wide: f32 1000, 2000, 4000, 5000, lr 0.5"
                 " | [3145728, 4194304) from block 60, set 1, wide: f32 1000, 2000, 4000, 5000, lr 0.25"
                 " | [4194304, 4194308) from block 80, set 2, wide: f32 1000, 2000, 4000, 5000, lr 1; ");
+    o.n_segments = 1, k.elems = 3 << 20; /* alone, it has them all, whatever was there before */
+    run(&k);
+    expect_said("tess_cuda_adam_f32 81 x 256 on s70: 1 pieces, 81 blocks, 1 sets"
+                " | [0, 3145728) from block 0, set 0, wide: f32 1000, 2000, 4000, 5000, lr 0.5; ");
+    static const int elems[] = { 1020, 1024, 1028, 2048, 2052 }, blocks[] = { 1, 1, 2, 2, 3 }; /* 1024 to a block */
+    for (int i = 0; i < 5; i++) {
+        char want[60];
+        s[0].elems = k.elems = (uint64_t)elems[i];
+        run(&k);
+        snprintf(want, sizeof want, "tess_cuda_adam_f32 %d x 256 on s70", blocks[i]);
+        assert_ptr_equal(strstr(said_so_far, want), said_so_far);
+        said_so_far[0] = 0;
+    }
 }
 
 static void test_device_cuda_batches__prepared_constants_are_named_by_their_place(void **state) {
