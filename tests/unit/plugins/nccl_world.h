@@ -381,4 +381,128 @@ static tess_comm_config config_of(int rank, int n) {
                                .group = "g",
                                .timeout_ns = INT64_C(5000000000) };
 }
+
+/* ---- what tests do in it ---- */
+
+static inline tess_comm_caps caps_of(tess_comm *c) {
+    tess_comm_caps caps = { .struct_size = sizeof caps };
+    assert_int_equal(ops->query(plugin, c, &caps), TESS_OK);
+    return caps;
+}
+
+static inline tess_collective a_call(uint32_t op, uint64_t count) {
+    return (tess_collective){ .struct_size = sizeof(tess_collective),
+                              .op = op,
+                              .redop = TESS_SUM,
+                              .send_dtype = TESS_F32,
+                              .recv_dtype = TESS_F32,
+                              .send_mem = TESS_MEM_CUDA,
+                              .recv_mem = TESS_MEM_CUDA,
+                              .count = count,
+                              .scale = 1 };
+}
+
+static inline tess_status make_alone(void) {
+    const tess_comm_config config = config_of(0, 1);
+    comm = NULL;
+    tess_status s = ops->init(plugin, &config, &comm, &e);
+    assert_int_equal(comm == NULL, s != TESS_OK);
+    return s;
+}
+
+static inline void destroy(void) {
+    written.fails_in = 0;
+    ops->destroy(comm);
+    comm = NULL;
+    written.made = 0;
+}
+
+/* Fails each call of the driver, of NCCL and of the store once, then each allocation and each thread. Returns how many
+ * calls there are. */
+static inline int fail_each(tess_status (*work)(void), void (*clean)(void)) {
+    int calls = 0;
+    for (int what = 0; what < 3; what++)
+        for (int n = 1;; n++) {
+            int *const in = what == 0 ? &written.fails_in : what == 1 ? &no_memory_in : &no_threads;
+            no_error();
+            *in = n, written.fails_with = CUDA_ERROR_UNKNOWN;
+            tess_status s = work();
+            int reached = *in == 0;
+            written.fails_in = no_memory_in = no_threads = 0;
+            if (reached && s < 0 && (strncmp(e.message, "nccl: ", 6) != 0 || e.code != s))
+                fail_msg("%d, call %d fails: status %d, \"%s\"", what, n, s, e.message);
+            if (!reached && s)
+                fail_msg("%d, %d: %s", what, n, e.message);
+            clean();
+            said_so_far[0] = 0;
+            if (!reached)
+                break;
+            calls += what == 0;
+        }
+    return calls;
+}
+
+static inline void end_what_is_left(void) {
+    if (comm)
+        destroy();
+    nothing_is_left();
+}
+
+struct record { /* as it travels */
+    int32_t version, apart, windows, engines, sums, multiprocessors;
+    char uuid[16], bus_id[24], host[64];
+};
+
+static inline struct record *record_of(int rank) {
+    char key[40];
+    snprintf(key, sizeof key, "g/nccl/%d", rank);
+    int i = find_key(key);
+    if (i == n_keys)
+        snprintf(store[n_keys++].key, sizeof store[0].key, "%s", key);
+    store[i].bytes = sizeof(struct record);
+    return (struct record *)(void *)store[i].value;
+}
+
+/* A rank on another GPU of this host. */
+static inline struct record *add_rank(int rank) {
+    struct record *r = record_of(rank);
+    *r = (struct record){ .version = nccl.version, .apart = 1, .multiprocessors = 100 };
+    memset(r->uuid, rank, sizeof r->uuid);
+    snprintf(r->bus_id, sizeof r->bus_id, "0000:AB:0%d.0", rank + 4);
+    snprintf(r->host, sizeof r->host, "elsewhere");
+    return r;
+}
+
+static inline tess_status make_of(int n) {
+    const tess_comm_config config = config_of(0, n);
+    comm = NULL;
+    return ops->init(plugin, &config, &comm, &e);
+}
+
+static inline tess_status make_two(void) {
+    add_rank(1);
+    return make_of(2);
+}
+
+static const tess_stream stream = { .mem = TESS_MEM_CUDA, .handle = (void *)(uintptr_t)70 };
+
+static tess_request *request;
+static char from[64], to[64];
+
+static inline tess_collective a_gather(void) {
+    tess_collective c = a_call(TESS_ALL_GATHER, 2);
+    c.send = from, c.recv = to, c.after = stream;
+    return c;
+}
+
+static inline tess_status post(void) {
+    const tess_collective c = a_gather();
+    return ops->post(comm, &c, 1, &request, &e);
+}
+
+static inline void begin_two(void) {
+    assert_int_equal(make_two(), TESS_OK);
+    said_so_far[0] = 0;
+}
+#define ON_ONE_THREAD(test) cmocka_unit_test_setup_teardown(test, begin, end)
 #endif
