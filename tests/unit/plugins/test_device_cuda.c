@@ -318,6 +318,19 @@ static void test_device_cuda__each_failure_says_what_was_done(void **state) {
     ops->close(plugin);
 }
 
+static void test_device_cuda__an_older_core_has_no_room_for_the_drivers_number(void **state) {
+    (void)state;
+    open_plugin();
+    for (int fits = 0; fits < 2; fits++) {
+        tess_error old = { .struct_size = offsetof(tess_error, native) + (fits ? sizeof old.native : 0), .native = 77 };
+        written.fails_in = 3, written.fails_with = CUDA_ERROR_UNKNOWN;
+        written_forget();
+        assert_int_equal(ops->describe(plugin, 0, &one, &old), TESS_E_DEVICE);
+        assert_int_equal(old.native, fits ? 999 : 77);
+    }
+    ops->close(plugin);
+}
+
 static void test_device_cuda__chips_before_ampere_are_refused(void **state) {
     (void)state;
     open_plugin();
@@ -922,6 +935,7 @@ int main(void) {
         cmocka_unit_test(test_device_cuda__an_instance_is_made_in_order_and_given_back_in_order),
         cmocka_unit_test(test_device_cuda__an_instance_that_fails_half_made_leaves_nothing),
         cmocka_unit_test(test_device_cuda__each_failure_says_what_was_done),
+        cmocka_unit_test(test_device_cuda__an_older_core_has_no_room_for_the_drivers_number),
         cmocka_unit_test(test_device_cuda__chips_before_ampere_are_refused),
         cmocka_unit_test(test_device_cuda__requests_that_make_no_sense_are_refused),
         cmocka_unit_test(test_device_cuda__memory_of_the_gpu_is_taken_beside_all_work_and_given_behind_it),

@@ -74,10 +74,11 @@ static void test_device_cuda_batches__each_address_of_a_step_decides_how_wide_it
 static void test_device_cuda_batches__neighbours_with_the_same_settings_are_one_piece(void **state) {
     (void)state;
     tess_segment s[] = { segment(0.5f, 0, 3),   segment(0.5f, 3, 5),   segment(0.5f, 9, 1),  segment(0.25f, 10, 2),
-                         segment(0.25f, 12, 2), segment(0.25f, 14, 2), segment(0.5f, 16, 0), segment(0.5f, 16, 4) };
+                         segment(0.25f, 12, 2), segment(0.25f, 14, 2), segment(0.5f, 16, 0), segment(0.5f, 16, 2),
+                         segment(0.5f, 18, 2),  segment(0.125f, 20, 0) };
     s[4].weight_decay = 1;
     s[5].weight_decay = 1, s[5].momentum = 0.5f;
-    tess_optimizer o = an_adam(s, 8);
+    tess_optimizer o = an_adam(s, 10);
     tess_kernel k = a_step(&o, 20, 0);
     k.out2 = at(0x6000);
     run(&k);
@@ -149,6 +150,13 @@ static void test_device_cuda_batches__what_cannot_join_a_batch_launches_it_first
     assert_int_equal(ops->record_end(device, &stream, &g, no_error()), TESS_OK); /* it is recorded too */
     assert_ptr_equal(strstr(said_so_far, first), said_so_far);
     assert_non_null(strstr(said_so_far, "recorded s70; exec of"));
+    said_so_far[0] = 0;
+    run(&more);
+    written.fails_in = 2, written.fails_with = CUDA_ERROR_UNKNOWN; /* what was held back is not in the recording */
+    tess_graph *none = NULL;
+    EXPECT_FAILS(ops->record_end(device, &stream, &none, &e), TESS_E_DEVICE,
+                 "device cuda: GPU 1: what was recorded failed: NAME 999 (why)");
+    assert_true(!none && written.live.graphs == 0);
     said_so_far[0] = 0;
     run(&more);
     assert_int_equal(ops->graph_run(g, &stream, no_error()), TESS_OK);
@@ -235,6 +243,22 @@ static void test_device_cuda_batches__prepared_constants_are_named_by_their_plac
                 " | [0, 4) from block 0, set 0, wide: f32 1000, 2000, 4000, 5000, lr 0.5; ");
 }
 
+static void test_device_cuda_batches__prepared_constants_are_as_many_as_there_are_pieces(void **state) {
+    (void)state;
+    tess_segment s[9]; /* more than a launch has sets of its own */
+    for (uint64_t i = 0; i < 9; i++)
+        s[i] = segment((float)i, 4 * i, 2);
+    tess_optimizer o = an_adam(s, 9);
+    o.prepared = at(0x10000);
+    tess_kernel k = a_step(&o, 36, 0);
+    run(&k);
+    assert_ptr_equal(
+        strstr(said_so_far, "tess_cuda_adam_f32 9 x 256 on s70: 9 pieces, 9 blocks, 0 sets, prepared 10000"),
+        said_so_far);
+    assert_null(strstr(said_so_far, "; tess"));
+    said_so_far[0] = 0;
+}
+
 static void test_device_cuda_batches__prepared_constants_are_those_of_each_segment(void **state) {
     (void)state;
     tess_segment s[] = { segment(0.5f, 0, 4), segment(0.25f, 4, 4) };
@@ -314,8 +338,16 @@ static void test_device_cuda_batches__squares_begin_at_zero_and_end_with_a_carry
     k = a_square(0, TESS_KERNEL_ADD);
     run(&k);
     expect_said("");
+    static const int elems[] = { 1, 511, 512, 513 }, blocks[] = { 1, 1, 1, 2 }; /* 512 to a block */
+    for (int i = 0; i < 4; i++) {
+        k = a_square((uint64_t)elems[i], TESS_KERNEL_ADD);
+        run(&k);
+        snprintf(want, sizeof want, "tess_cuda_square_sum %d x 128 on s70", blocks[i]);
+        assert_ptr_equal(strstr(said_so_far, want), said_so_far);
+        said_so_far[0] = 0;
+    }
     k = a_square(1 << 20, TESS_KERNEL_ADD); /* twice as many blocks of half as many threads */
-    k.in = (const void *[]){ at(0x1004) };
+    k.in = (const void *[]){ at(0x1004), at(0x1000) };
     run(&k);
     expect_said(
         "tess_cuda_square_sum 161 x 128 on s70: 1 pieces, 161 blocks to 2000, * 1 | 1048576 of bf16 1004 from block "
@@ -388,6 +420,7 @@ int main(void) {
         IN_DEVICE(test_device_cuda_batches__a_launch_has_so_many_pieces_and_sets),
         IN_DEVICE(test_device_cuda_batches__blocks_are_shared_by_items),
         IN_DEVICE(test_device_cuda_batches__prepared_constants_are_named_by_their_place),
+        IN_DEVICE(test_device_cuda_batches__prepared_constants_are_as_many_as_there_are_pieces),
         IN_DEVICE(test_device_cuda_batches__prepared_constants_are_those_of_each_segment),
         IN_DEVICE(test_device_cuda_batches__a_failed_launch_of_a_batch_is_said_by_who_caused_it),
         IN_DEVICE(test_device_cuda_batches__squares_begin_at_zero_and_end_with_a_carry),

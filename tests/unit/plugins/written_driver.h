@@ -362,7 +362,7 @@ static CUresult written_cuModuleUnload(CUmodule m) {
     return written_give(&written.live.modules, m);
 }
 static CUresult written_cuModuleGetFunction(CUfunction *out, CUmodule m, const char *name) {
-    assert_true(m && written.n_functions < WRITTEN_FUNCTIONS);
+    assert_true(m && written.n_functions < WRITTEN_FUNCTIONS && strncmp(name, "tess_", 5) == 0);
     written.functions[written.n_functions] = name;
     *out = (CUfunction)(uintptr_t)++written.n_functions;
     return written_call();
