@@ -246,6 +246,9 @@ static void test_device_cuda_kernels__casts_take_four_elements_an_item(void **st
     k.elems = 1025;
     run(&k);
     expect_said("tess_cuda_cast 2 x 256 on s70: f32 to bf16, 1025 in 257 items, wide, 1000 to 2000; ");
+    k.elems = 79 << 10;
+    run(&k);
+    expect_said("tess_cuda_cast 79 x 256 on s70: f32 to bf16, 80896 in 20224 items, wide, 1000 to 2000; ");
     k.elems = 1 << 20; /* ten processors have eight blocks each */
     run(&k);
     expect_said("tess_cuda_cast 80 x 256 on s70: f32 to bf16, 1048576 in 262144 items, wide, 1000 to 2000; ");
@@ -290,6 +293,9 @@ static void test_device_cuda_kernels__blocks_have_a_warp_each(void **state) {
     k.n_in = 9;
     run(&k);
     expect_said("tess_cuda_blocks_few 2 x 256 on s70: 1 of f32 as q8e4m3, 2049 in 9 items, to 2000 from 1000; ");
+    k.elems = 2048;
+    run(&k);
+    expect_said("tess_cuda_blocks_few 1 x 256 on s70: 1 of f32 as q8e4m3, 2048 in 8 items, to 2000 from 1000; ");
     k.elems = 256;
     run(&k);
     expect_said("tess_cuda_blocks_few 1 x 256 on s70: 1 of f32 as q8e4m3, 256 in 1 items, to 2000 from 1000; ");
@@ -358,7 +364,7 @@ static void test_device_cuda_kernels__sums_are_of_their_dtype_and_of_few_or_many
     } kinds[] = { { TESS_F32, TESS_F32, "f32" }, { TESS_BF16, TESS_F32, "f32" }, { TESS_Q8, TESS_BF16, "f32" },
                   { TESS_F64, TESS_F64, "f64" }, { TESS_I32, TESS_I32, "i32" },  { TESS_I64, TESS_I64, "i64" } };
     for (int i = 0; i < 6; i++)
-        for (uint32_t n = 15; n < 19; n++) {
+        for (uint32_t n = 15; n <= 448; n += n < 18 ? 1 : 430) {
             char want[240];
             tess_kernel k = a_sum(kinds[i].in, kinds[i].out, n, 9);
             run(&k);
@@ -464,7 +470,8 @@ static void test_device_cuda_kernels__draws_are_launched_for_each_parameter_with
 
 static void test_device_cuda_kernels__draws_begin_within_a_parameter_and_clear_what_has_none(void **state) {
     (void)state;
-    static const tess_place runs[] = { { 256, 1000, 100 } }; /* to 1256, its blocks to 1280 */
+    static const tess_place runs[] = { { 256, 1000, 100 } },
+                            long_run[] = { { 0, 2048, 0 } }; /* to 1256, its blocks to 1280 */
     tess_rounding r = { .struct_size = sizeof r, .n_runs = 1, .runs = runs, .first = 1024, .step = 1, .draw = 2 };
     const void *in[] = { at(0x10000) };
     tess_kernel k = a_cast(TESS_F32, TESS_Q8, 1000, in, at(0x2000));
@@ -481,7 +488,10 @@ static void test_device_cuda_kernels__draws_begin_within_a_parameter_and_clear_w
     r.first = 0, k.elems = 256; /* before it */
     run(&k);
     expect_said("fill 2000 with 0, 260 on s70; ");
-    r.first = 0, k.elems = 512;
+    r.runs = long_run, k.elems = 2048; /* eight blocks, of a warp each */
+    run(&k);
+    expect_said("tess_cuda_draw 1 x 256 on s70: 2048 in 8 blocks of q8, 10000 to 2000, number 0, step 1, draw 2; ");
+    r.runs = runs, r.first = 0, k.elems = 512;
     run(&k);
     expect_said("fill 2000 with 0, 260 on s70; "
                 "tess_cuda_draw 1 x 256 on s70: 256 in 1 blocks of q8, 10400 to 2104, number 100, step 1, draw 2; ");
@@ -541,7 +551,7 @@ static void test_device_cuda_kernels__few_blocks_work_on_memory_of_the_host(void
     tess_optimizer o = {
         .struct_size = sizeof o, .optimizer = TESS_OPT_ADAM, .n_segments = 1, .segments = &s, .step = 1
     };
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         tess_kernel step = { .struct_size = sizeof step,
                              .kernel = TESS_K_OPTIMIZER,
                              .in_dtype = TESS_F32,
@@ -553,7 +563,7 @@ static void test_device_cuda_kernels__few_blocks_work_on_memory_of_the_host(void
                              .optimizer = &o };
         if (i)
             step.state[i - 1] = from;
-        expect_blocks(&step, i ? " 33 x 256" : " 81 x 256"); /* a piece has one more than its part */
+        expect_blocks(&step, i % 3 ? " 33 x 256" : " 81 x 256"); /* a piece has one more than its part */
     }
     tess_kernel cast = a_cast(TESS_F32, TESS_F16, 1 << 20, in, at(0x2000));
     cast.state[0] = from; /* which is no optimizer's */
