@@ -526,6 +526,31 @@ static void test_device_cuda__a_capacity_is_kept(void **state) {
     close_device();
 }
 
+static void test_device_cuda__a_capacity_is_kept_to_the_byte(void **state) {
+    (void)state;
+    uint64_t backend = 0, left = 0;
+    for (int more = -1; more < 2; more++) {
+        open_device((4 << 20) + (uint64_t)more);
+        assert_int_equal(alloc(TESS_MEM_CUDA, 1, 0, -1), TESS_OK);
+        if (more < 0) {
+            EXPECT_FAILS(alloc(TESS_MEM_CUDA, 1, 0, -1), TESS_E_NOMEM,
+                         "device cuda: 2097152 bytes needed, 2097151 of its 4194303 free");
+        } else {
+            char text[100];
+            assert_int_equal(alloc(TESS_MEM_CUDA, 1, 0, -1), TESS_OK);
+            assert_int_equal(ops->mem_usage(device, &backend, &left), TESS_OK);
+            assert_int_equal(left, more);
+            snprintf(text, sizeof text, "device cuda: 2097152 bytes needed, %d of its %d free", more, (4 << 20) + more);
+            EXPECT_FAILS(alloc(TESS_MEM_CUDA, 1, 0, -1), TESS_E_NOMEM, text);
+        }
+        written.free_bytes -= 2 << 20; /* of all but the last allocation, and one byte more */
+        written.free_bytes--;
+        assert_int_equal(ops->mem_usage(device, &backend, &left), TESS_OK);
+        assert_int_equal(backend, more < 0 ? 1 : 0);
+        close_device();
+    }
+}
+
 static uint64_t backend_bytes, free_bytes;
 static tess_status usage(void) {
     backend_bytes = free_bytes = 9;
@@ -552,7 +577,9 @@ static void test_device_cuda__locked_memory_comes_from_the_node_that_is_wished_f
     (void)state;
     open_device(0);
     policies = 99;
+    no_error();
     assert_int_equal(alloc(TESS_MEM_PINNED, 1, 0, -1), TESS_OK);
+    assert_true(e.code == TESS_OK && e.message[0] == 0);
     expect_said("lock 2048K, 1; ");
     assert_true(out.mem == TESS_MEM_PINNED && out.bytes == 2 << 20);
     assert_int_equal(alloc(TESS_MEM_PINNED, 1, 0, 0), TESS_OK);
@@ -944,6 +971,7 @@ int main(void) {
         cmocka_unit_test(test_device_cuda__no_memory_waits_for_releases_once),
         cmocka_unit_test(test_device_cuda__without_pools_memory_is_allocated_at_once),
         cmocka_unit_test(test_device_cuda__a_capacity_is_kept),
+        cmocka_unit_test(test_device_cuda__a_capacity_is_kept_to_the_byte),
         cmocka_unit_test(test_device_cuda__usage_is_what_the_gpu_has_lost_beside_our_own),
         cmocka_unit_test(test_device_cuda__locked_memory_comes_from_the_node_that_is_wished_for),
         cmocka_unit_test(test_device_cuda__memory_that_cannot_be_locked_is_plain_where_that_will_do),

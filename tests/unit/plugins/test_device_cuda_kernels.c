@@ -470,8 +470,8 @@ static void test_device_cuda_kernels__draws_are_launched_for_each_parameter_with
 
 static void test_device_cuda_kernels__draws_begin_within_a_parameter_and_clear_what_has_none(void **state) {
     (void)state;
-    static const tess_place runs[] = { { 256, 1000, 100 } },
-                            long_run[] = { { 0, 2048, 0 } }; /* to 1256, its blocks to 1280 */
+    static const tess_place runs[] = { { 256, 1000, 100 } }, long_run[] = { { 0, 2048, 0 } },
+                            short_run[] = { { 0, 256, 7 } }; /* to 1256, its blocks to 1280 */
     tess_rounding r = { .struct_size = sizeof r, .n_runs = 1, .runs = runs, .first = 1024, .step = 1, .draw = 2 };
     const void *in[] = { at(0x10000) };
     tess_kernel k = a_cast(TESS_F32, TESS_Q8, 1000, in, at(0x2000));
@@ -488,6 +488,14 @@ static void test_device_cuda_kernels__draws_begin_within_a_parameter_and_clear_w
     r.first = 0, k.elems = 256; /* before it */
     run(&k);
     expect_said("fill 2000 with 0, 260 on s70; ");
+    k.elems = 257; /* the last element is the run's first, or the first behind it */
+    run(&k);
+    expect_said("fill 2000 with 0, 260 on s70; "
+                "tess_cuda_draw 1 x 256 on s70: 1 in 1 blocks of q8, 10400 to 2104, number 100, step 1, draw 2; ");
+    r.runs = short_run;
+    run(&k);
+    expect_said("tess_cuda_draw 1 x 256 on s70: 256 in 1 blocks of q8, 10000 to 2000, number 7, step 1, draw 2; "
+                "fill 2104 with 0, 260 on s70; ");
     r.runs = long_run, k.elems = 2048; /* eight blocks, of a warp each */
     run(&k);
     expect_said("tess_cuda_draw 1 x 256 on s70: 2048 in 8 blocks of q8, 10000 to 2000, number 0, step 1, draw 2; ");
