@@ -355,8 +355,9 @@ static void test_control_requests__keys_and_values_have_their_bounds(void **stat
     fails(tess__control_set(&c, "key", large, sizeof large), TESS_E_INVALID, want);
     snprintf(want, sizeof want, "exchange 'key': %d bytes, expected at most %d", TESS__KV_VALUE_MAX + 1,
              TESS__KV_VALUE_MAX);
-    fails(tess__control_exchange(&c, "key", large, sizeof large, out), TESS_E_INVALID, want);
-    fails(tess__control_exchange_among(&c, &(int32_t){ 0 }, 1, "key", large, sizeof large, out), TESS_E_INVALID, want);
+    fails(tess__control_exchange(&c, "key", large, sizeof large, large), TESS_E_INVALID, want);
+    fails(tess__control_exchange_among(&c, &(int32_t){ 0 }, 1, "key", large, sizeof large, large), TESS_E_INVALID,
+          want);
     assert_int_equal(world.n_sent, 0);
     assert_int_equal(check_exchange("key", TESS__KV_VALUE_MAX), TESS_OK);
 }
