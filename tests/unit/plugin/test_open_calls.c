@@ -100,6 +100,7 @@ static tess_status file_open(uint32_t kind, const char *path, const char *args, 
     const file *f = file_at(kind, path), missing = { .name = "none" };
     note_services(services);
     assert_string_equal(reason, "");
+    assert_true(*path == '/' || world.takes_all);
     if (f || world.takes_all)
         say("open %s (%s); ", world.takes_all ? path : strrchr(path, '/') + 1, args);
     if (!f && !world.takes_all)
@@ -115,6 +116,8 @@ static tess_status builtin_open(const tess__builtin *b, const char *args, const 
 }
 static tess_status file_check(uint32_t kind, const char *path, tess_plugin_note *note, char *reason) {
     const file *f = file_at(kind, path);
+    if (f->status == TESS_E_DATA) /* it cannot be read */
+        return refuse(reason, f, f->check);
     note->abi_major = 3;
     note->abi_minor = 14;
     snprintf(note->version, sizeof note->version, "v%d", (int)(f - world.files));
@@ -302,9 +305,10 @@ static void test_open_calls__a_plugins_own_reason_stands_in_one_line(void **stat
 
 static void test_open_calls__the_first_file_that_will_do_is_taken(void **state) {
     (void)state;
-    directory("/none", "no such directory");
     directory("/wide", "can be written by others");
+    directory("/none", "no such directory");
     directory("/a", NULL), directory("/b", NULL), directory("/c", NULL), directory("/d", NULL);
+    directory("/last", "is another's");
     add(TESS_KIND_COMM, "/wide", "x");
     file *second = add(TESS_KIND_COMM, "/b", "x"), *third = add(TESS_KIND_COMM, "/c", "x");
     add(TESS_KIND_COMM, "/d", "x");
@@ -323,7 +327,7 @@ static void test_open_calls__the_first_file_that_will_do_is_taken(void **state) 
     world.n_files--;
     fails(TESS_KIND_COMM, "x", TESS_E_VERSION, /* the first one's */
           "comm plugin 'x' cannot be used: /b/libtessera-comm-x.so: is old; /c/libtessera-comm-x.so: is broken; "
-          "/wide: can be written by others");
+          "/wide: can be written by others; /last: is another's");
     assert_string_equal(world.warned, "");
 }
 
@@ -477,6 +481,8 @@ static void make_list(void) {
     directory("/b", NULL);
     add(TESS_KIND_COMM, "/a", "self"); /* hidden by the one that is built in */
     add(TESS_KIND_COMM, "/a", "bad")->check = "is\nno plugin";
+    add(TESS_KIND_COMM, "/a", "cut")->check = "it is truncated";
+    world.files[2].status = TESS_E_DATA;
     add(TESS_KIND_COMM, "/a", "dies")->tried = "it died";
     add(TESS_KIND_COMM, "/a", "good")->answer = 17;
     add(TESS_KIND_WRAP, "/a", "self")->answer = -4;
@@ -494,19 +500,20 @@ static void test_open_calls__a_list_has_all_in_order_and_says_why_not(void **sta
              "%s%s%s7 trials; "
              "1 self|/a/libtessera-comm-self.so|v0|3.14|0|0|hidden by one of the same name found before\n"
              "1 bad|/a/libtessera-comm-bad.so||3.14|0|0|is no plugin\n"
-             "1 dies|/a/libtessera-comm-dies.so|v2|3.14|0|0|it died\n"
+             "1 cut|/a/libtessera-comm-cut.so||0.0|0|0|it is truncated\n"
+             "1 dies|/a/libtessera-comm-dies.so|v3|3.14|0|0|it died\n"
              "open libtessera-comm-good.so (); "
-             "1 good|/a/libtessera-comm-good.so|v3|3.14|1|17||open\n"
+             "1 good|/a/libtessera-comm-good.so|v4|3.14|1|17||open\n"
              "close good; "
              "open libtessera-wrap-self.so (); "
-             "4 self|/a/libtessera-wrap-self.so|v4|3.14|1|-4||open\n"
+             "4 self|/a/libtessera-wrap-self.so|v5|3.14|1|-4||open\n"
              "close self; "
              "open libtessera-comm-bad.so (); "
-             "1 bad|/b/libtessera-comm-bad.so|v5|3.14|1|23||open\n"
+             "1 bad|/b/libtessera-comm-bad.so|v6|3.14|1|23||open\n"
              "close bad; "
              "open libtessera-comm-dies.so (); "
-             "1 dies|/b/libtessera-comm-dies.so|v6|3.14|0|0|not here\n"
-             "1 good|/b/libtessera-comm-good.so|v7|3.14|0|0|hidden by one of the same name found before\n",
+             "1 dies|/b/libtessera-comm-dies.so|v7|3.14|0|0|not here\n"
+             "1 good|/b/libtessera-comm-good.so|v8|3.14|0|0|hidden by one of the same name found before\n",
              built(0, TESS_KIND_COMM, "self"), built(1, TESS_KIND_OFFLOAD, "none"),
              built(2, TESS_KIND_OFFLOAD, "half"));
     expect_said(want);
@@ -523,11 +530,11 @@ static void test_open_calls__who_asks_has_no_file_opened_here(void **state) {
     (void)state;
     make_list();
     assert_int_equal(tess__plugin_ask(TESS_KIND_WRAP, NULL, answer, take_row, &list), TESS_OK);
-    expect_said("1 trials; options of self; 4 self|/a/libtessera-wrap-self.so|v4|3.14|1|-4|\n");
+    expect_said("1 trials; options of self; 4 self|/a/libtessera-wrap-self.so|v5|3.14|1|-4|\n");
     assert_non_null(asked);
-    world.files[4].opened = "a slip";
+    world.files[5].opened = "a slip";
     assert_int_equal(tess__plugin_ask(TESS_KIND_WRAP, NULL, answer, take_row, &list), TESS_OK);
-    expect_said("1 trials; options of self; 4 self|/a/libtessera-wrap-self.so|v4|3.14|0|0|a slip\n");
+    expect_said("1 trials; options of self; 4 self|/a/libtessera-wrap-self.so|v5|3.14|0|0|a slip\n");
     assert_int_equal(tess__plugin_ask(TESS_KIND_DEVICE, NULL, answer, take_row, &list), TESS_OK);
     expect_said("0 trials; ");
 }
@@ -540,12 +547,16 @@ static void test_open_calls__a_directory_that_is_not_searched_is_warned_of(void 
     directory("/wide", "is open to all");
     assert_int_equal(tess__plugin_list(TESS_KIND_WRAP, NULL, take_row, &list), TESS_OK);
     assert_string_equal(world.warned, "plugin directory /wide is not searched: is open to all");
+    world.search.n = 0;
+    directory("/first", "is relative");
+    assert_int_equal(tess__plugin_list(TESS_KIND_WRAP, NULL, take_row, &list), TESS_OK);
+    assert_string_equal(world.warned, "plugin directory /first is not searched: is relative");
 }
 
 static void test_open_calls__the_first_status_ends_a_list(void **state) {
     (void)state;
     make_list();
-    for (int at = 1; at <= 11; at++) {
+    for (int at = 1; at <= 12; at++) {
         list = (__typeof__(list)){ .stop_at = at };
         assert_int_equal(tess__plugin_list(0, NULL, take_row, &list), TESS_E_PEER);
         assert_int_equal(list.calls, at);
@@ -560,6 +571,22 @@ static void test_open_calls__the_first_status_ends_a_list(void **state) {
     world.each = TESS_E_DATA;
     assert_int_equal(tess__plugin_list(TESS_KIND_COMM, NULL, take_row, &list), TESS_E_DATA);
     assert_int_equal(list.calls, 1);
+}
+
+/* One that is built in is opened by whoever wants it, and closed where it is left. */
+static tess_status open_row(void *user, const tess__plugin_row *row, tess__plugin **opened) {
+    assert_null(*opened);
+    give(row->kind, row->name, opened);
+    if (strcmp(row->name, user) == 0)
+        *opened = NULL;
+    return TESS_OK;
+}
+
+static void test_open_calls__whoever_opens_a_built_in_one_may_leave_it(void **state) {
+    (void)state;
+    assert_int_equal(tess__plugin_list(TESS_KIND_OFFLOAD, NULL, open_row, "none"), TESS_OK);
+    expect_said("close half; 0 trials; ");
+    assert_int_equal(world.open, 1);
 }
 
 /* Names of usable ones are kept up to 256; who comes later hides nobody, and is listed all the same. */
@@ -607,7 +634,7 @@ static void test_open_calls__without_memory_nothing_is_left_behind(void **state)
         }
         said_so_far[0] = 0;
     }
-    assert_int_equal(n - 1, 1 + 2 * 7 + 1); /* the list, two for each file, what is tried */
+    assert_int_equal(n - 1, 1 + 2 * 8 + 1); /* the list, two for each file, what is tried */
     counted.refuse = 0;
     world.no_search = TESS_E_NOMEM;
     assert_int_equal(tess__plugin_list(0, NULL, take_row, &list), TESS_E_NOMEM);
@@ -634,6 +661,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_open_calls__who_asks_has_no_file_opened_here, begin, end),
         cmocka_unit_test_setup_teardown(test_open_calls__a_directory_that_is_not_searched_is_warned_of, begin, end),
         cmocka_unit_test_setup_teardown(test_open_calls__the_first_status_ends_a_list, begin, end),
+        cmocka_unit_test_setup_teardown(test_open_calls__whoever_opens_a_built_in_one_may_leave_it, begin, end),
         cmocka_unit_test_setup_teardown(test_open_calls__very_many_are_all_listed, begin, end),
         cmocka_unit_test_setup_teardown(test_open_calls__without_memory_nothing_is_left_behind, begin, end),
     };

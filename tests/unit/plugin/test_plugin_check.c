@@ -95,6 +95,8 @@ static void test_plugin_check__kinds_have_words(void **state) {
         const char *word = tess__kind_name(kind);
         assert_string_equal(word ? word : "none", words[kind] ? words[kind] : "none");
     }
+    for (uint32_t kind = 8; kind < 64; kind++)
+        assert_null(tess__kind_name(kind));
     assert_null(tess__kind_name(UINT32_MAX));
 }
 

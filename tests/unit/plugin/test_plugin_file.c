@@ -67,7 +67,7 @@ static tess_status note_check(const tess_plugin_note *note, uint32_t kind, char 
 static tess_status options_of(tess__plugin *p, const tess_plugin_note *note, char *reason) {
     assert_memory_equal(note, &in_file, sizeof in_file);
     assert_true(!p->library && !p->ops);
-    say("options of %s %s %u.%u at %s; ", p->name, p->version, p->abi_major, p->abi_minor, p->path);
+    say("options of %s %s %u.%u at %s as %u; ", p->name, p->version, p->abi_major, p->abi_minor, p->path, p->kind);
     p->options = calloc(2, sizeof *p->options);
     return because(world.options, "an option", reason);
 }
@@ -150,7 +150,7 @@ static tess_host *host_new(const tess_host *given, const char *args) {
 /* ---- the tests --------------------------------------------------------------------------------- */
 
 #define CHECKED "path /f.so; note of /real/f.so; check as 4; "
-#define READ CHECKED "options of a name 1.2 6.7 at /real/f.so; "
+#define READ CHECKED "options of a name 1.2 6.7 at /real/f.so as 4; "
 static char reason[TESS_REASON_BYTES];
 
 static int begin(void **state) {
