@@ -28,7 +28,7 @@ static struct {
     int who[64], n_tried;
     int32_t ports[64];
     int64_t deadlines[64], now_ns, began_ns;
-    int polls, reads, naps, dropped, closed, cleared[2], keys, heard;
+    int polls, reads, naps, looked, dropped, closed, cleared[2], keys, heard;
     int32_t arg; /* of the first message */
     uint32_t type;
     const char *text, *listen, *route;
@@ -126,7 +126,11 @@ static int rest(const struct timespec *pause) {
 }
 #define tess__now_ns() (net.now_ns)
 #define tess__option_text(key) (strcmp(key, "listen") ? NULL : net.listen)
-#define tess__wire_is_loopback(a) (!strncmp(a, "127.", 4) || !strcmp(a, "localhost"))
+static int is_loopback(const char *a) {
+    net.looked++;
+    return !strncmp(a, "127.", 4) || !strcmp(a, "localhost");
+}
+#define tess__wire_is_loopback(a) is_loopback(a)
 #define tess__host_id() 0x123456789abcdef0ull
 #define tess__local_path(name, out) make_local(name, out)
 #define tess__wire_route(a, out, size) ((void)(a), find_route(out, size))
@@ -235,6 +239,11 @@ static void test_connect__what_is_no_welcome_is_named(void **state) {
     net.who[0] = GARBAGE;
     fails(TESS_E_INVALID, "what answers at 10.0.0.1 port 29500 is no key-value server of this version of Tessera; set "
                           "MASTER_PORT to a free port");
+    assert_int_equal(net.n_tried, 1);
+    c.world.n_ports = 1; /* no other port is tried */
+    net.n_tried = 0;
+    assert_int_equal(tess__control_connect(&c), TESS_E_INVALID);
+    assert_int_equal(net.n_tried, 1);
     begin(NULL);
     net.who[0] = GARBAGE;
     c.world.launched = 1;
@@ -465,6 +474,7 @@ static void test_connect__beyond_the_host_there_is_a_secret(void **state) {
             net.listen = listen ? "10.0.0.1" : NULL;
             c.world.secret[15] = 0;
             fails(TESS_E_INVALID, weak);
+            assert_int_equal(net.looked, !listen); /* MASTER_ADDR's name, and no other */
             c.world.secret[0] = 0;
             fails(TESS_E_INVALID, none);
             assert_true(!net.n_started && !net.n_tried && !net.keys);
