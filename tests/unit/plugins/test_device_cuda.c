@@ -551,6 +551,18 @@ static void test_device_cuda__a_capacity_is_kept_to_the_byte(void **state) {
     }
 }
 
+static void test_device_cuda__what_is_free_is_the_less_of_the_gpus_and_the_capacitys(void **state) {
+    (void)state;
+    uint64_t backend = 0, left = 0;
+    open_device(1000);
+    for (int more = -1; more < 2; more++) {
+        written.free_bytes = (size_t)(1000 + more);
+        assert_int_equal(ops->mem_usage(device, &backend, &left), TESS_OK);
+        assert_int_equal(left, more < 0 ? 999 : 1000);
+    }
+    close_device();
+}
+
 static uint64_t backend_bytes, free_bytes;
 static tess_status usage(void) {
     backend_bytes = free_bytes = 9;
@@ -562,7 +574,10 @@ static void test_device_cuda__usage_is_what_the_gpu_has_lost_beside_our_own(void
     open_device(0);
     assert_int_equal(usage(), TESS_OK);
     assert_true(backend_bytes == 0 && free_bytes == (uint64_t)60 << 30);
-    written.free_bytes += 5; /* another program went */
+    written.free_bytes--;
+    assert_int_equal(usage(), TESS_OK);
+    assert_true(backend_bytes == 1 && free_bytes == ((uint64_t)60 << 30) - 1);
+    written.free_bytes += 6; /* another program went */
     assert_int_equal(usage(), TESS_OK);
     assert_true(backend_bytes == 0 && free_bytes == ((uint64_t)60 << 30) + 5);
     for (int n = 1; n <= 2; n++) {
@@ -972,6 +987,7 @@ int main(void) {
         cmocka_unit_test(test_device_cuda__without_pools_memory_is_allocated_at_once),
         cmocka_unit_test(test_device_cuda__a_capacity_is_kept),
         cmocka_unit_test(test_device_cuda__a_capacity_is_kept_to_the_byte),
+        cmocka_unit_test(test_device_cuda__what_is_free_is_the_less_of_the_gpus_and_the_capacitys),
         cmocka_unit_test(test_device_cuda__usage_is_what_the_gpu_has_lost_beside_our_own),
         cmocka_unit_test(test_device_cuda__locked_memory_comes_from_the_node_that_is_wished_for),
         cmocka_unit_test(test_device_cuda__memory_that_cannot_be_locked_is_plain_where_that_will_do),
