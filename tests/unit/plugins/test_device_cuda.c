@@ -104,6 +104,10 @@ static void test_device_cuda__one_device_is_the_drivers_with_the_node_that_sysfs
         assert_int_equal(one.numa_node, nodes[i]);
     }
     assert_int_equal(fail_each_call(describe_one, CUDA_ERROR_UNKNOWN, NULL), 5);
+    written.more_address =
+        "-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"; /* no address is so long: 47 characters are looked up */
+    assert_int_equal(describe_one(), TESS_OK);
+    assert_string_equal(node_file, "/sys/bus/pci/devices/0000:ab:01.0-abcdefghijklmnopqrstuvwxyzabcdefgh/numa_node");
     ops->close(plugin);
 }
 

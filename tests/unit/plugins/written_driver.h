@@ -23,7 +23,8 @@ static void *written_symbol(void *handle, const char *name);
 enum { WRITTEN_DEVICES = 2, WRITTEN_FUNCTIONS = 64, WRITTEN_NO_CALL = -1 };
 typedef void written_launch_fn(const char *kernel, const void *args); /* says the arguments of a launch */
 static struct {
-    const char *missing; /* a function that there is not; "all": no library */
+    const char *missing;      /* a function that there is not; "all": no library */
+    const char *more_address; /* behind each PCI address */
     int version, devices, major, minor, processors, pools, shared_bytes;
     size_t free_bytes;
     CUresult busy; /* the answer about work in streams and at events */
@@ -119,7 +120,7 @@ static CUresult written_cuDeviceGetUuid(CUuuid *out, CUdevice d) {
     return written_call();
 }
 static CUresult written_cuDeviceGetPCIBusId(char *out, int room, CUdevice d) {
-    snprintf(out, (size_t)room, "0000:AB:%02d.0", d - 100);
+    snprintf(out, (size_t)room, "0000:AB:%02d.0%s", d - 100, written.more_address ? written.more_address : "");
     return written_call();
 }
 static CUresult written_cuDeviceTotalMem(size_t *out, CUdevice d) {
