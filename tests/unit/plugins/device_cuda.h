@@ -53,10 +53,14 @@ static void open_device(uint64_t capacity) {
         fail_msg("%s", e.message);
     said_so_far[0] = 0;
 }
+static void close_plugin(void) {
+    ops->close(plugin);
+    assert_int_equal(live_memory, 0);
+}
 /* All is given back: what is left is the device's own. */
 static void close_device(void) {
     ops->destroy(device);
-    ops->close(plugin);
+    close_plugin();
     assert_true(written_is_clean() && held == 0);
     said_so_far[0] = 0;
 }

@@ -415,16 +415,33 @@ static void *written_symbol(void *handle, const char *name) {
     return found;
 }
 
-/* ---- failures: the linker puts calloc here between the plugin and the C library ------------------------------- */
+/* ---- memory: the linker puts this between the plugin and the C library ---------------------------------------- */
 
-static int no_memory_in; /* the n-th allocation from now fails; 0: none */
+static int no_memory_in, live_memory; /* the n-th zeroed allocation from now fails, 0: none; what was not freed */
 static tess_error e;
 
+void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t n, size_t bytes);
+void __real_free(void *at);
+void *__wrap_malloc(size_t bytes);
 void *__wrap_calloc(size_t n, size_t bytes);
-void *__wrap_calloc(size_t n, size_t bytes) {
-    return no_memory_in && --no_memory_in == 0 ? NULL : __real_calloc(n, bytes);
+void __wrap_free(void *at);
+void *__wrap_malloc(size_t bytes) {
+    void *at = __real_malloc(bytes);
+    live_memory += at != NULL;
+    return at;
 }
+void *__wrap_calloc(size_t n, size_t bytes) {
+    void *at = no_memory_in && --no_memory_in == 0 ? NULL : __real_calloc(n, bytes);
+    live_memory += at != NULL;
+    return at;
+}
+void __wrap_free(void *at) {
+    live_memory -= at != NULL;
+    __real_free(at);
+}
+
+/* ---- failures ------------------------------------------------------------------------------------------------- */
 
 static tess_error *no_error(void) {
     e = (tess_error){ .struct_size = sizeof e };
