@@ -57,7 +57,14 @@ static void test_device_cuda__opens_as_a_device_without_settings(void **state) {
                  "device cuda: no memory to open");
     open_plugin();
     assert_true(!ops->range_push && !ops->range_pop);
-    ops->close(plugin);
+    close_plugin();
+    host.profiler = "/nowhere/libprofiler.so"; /* NVTX does without it */
+    open_plugin();
+    assert_true(ops->range_push && ops->range_pop);
+    ops->range_push(NULL, "a step");
+    ops->range_pop(NULL);
+    close_plugin();
+    host.profiler = NULL;
 }
 
 static void test_device_cuda__any_device_is_described_without_a_driver(void **state) {
@@ -80,7 +87,7 @@ static void test_device_cuda__any_device_is_described_without_a_driver(void **st
                          t >= TESS_U8 && t <= TESS_Q8E4M3 && t != TESS_F8E4M3 && t != TESS_F8E5M2);
     assert_int_equal(written.calls, 0);
     expect_said("");
-    ops->close(plugin);
+    close_plugin();
 }
 
 static tess_device_info one;
@@ -104,7 +111,11 @@ static void test_device_cuda__one_device_is_the_drivers_with_the_node_that_sysfs
         assert_int_equal(one.numa_node, nodes[i]);
     }
     assert_int_equal(fail_each_call(describe_one, CUDA_ERROR_UNKNOWN, NULL), 5);
-    ops->close(plugin);
+    written.more_address =
+        "-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN"; /* no address is so long: 47 characters are looked up */
+    assert_int_equal(describe_one(), TESS_OK);
+    assert_string_equal(node_file, "/sys/bus/pci/devices/0000:ab:01.0-abcdefghijklmnopqrstuvwxyzabcdefgh/numa_node");
+    close_plugin();
 }
 
 static void test_device_cuda__a_device_that_there_is_not_is_refused(void **state) {
@@ -129,7 +140,7 @@ static void test_device_cuda__a_device_that_there_is_not_is_refused(void **state
     EXPECT_FAILS(ops->describe(plugin, 0, &one, &e), TESS_E_INVALID,
                  "device cuda: no GPU 0: this host shows 0, and each rank takes the one of its local rank: start at "
                  "most 0 ranks here");
-    ops->close(plugin);
+    close_plugin();
 }
 
 /* ---- the driver ---- */
@@ -169,7 +180,7 @@ static void test_device_cuda__a_driver_that_does_not_serve_is_refused_with_its_r
     written.version = 13000;
     assert_int_equal(ops->create(plugin, 0, 0, &device, no_error()), TESS_OK);
     ops->destroy(device);
-    ops->close(plugin);
+    close_plugin();
 }
 
 static void test_device_cuda__a_driver_that_does_not_start_is_refused(void **state) {
@@ -192,7 +203,7 @@ static void test_device_cuda__a_driver_that_does_not_start_is_refused(void **sta
         EXPECT_FAILS(ops->create(plugin, 0, 0, &device, &e), TESS_E_DEVICE, cases[i].text);
     }
     assert_int_equal(e.native, 0);
-    ops->close(plugin);
+    close_plugin();
 }
 
 static void test_device_cuda__results_have_the_status_of_their_kind(void **state) {
@@ -261,7 +272,7 @@ static void test_device_cuda__an_instance_is_made_in_order_and_given_back_in_ord
     ops->destroy(device);
     expect_said("sync all; sync s5; end e6; end s5; end s4; end p3; unload; release 101; ");
     ops->destroy(NULL);
-    ops->close(plugin);
+    close_plugin();
     is_clean();
 }
 
@@ -277,7 +288,7 @@ static void test_device_cuda__an_instance_that_fails_half_made_leaves_nothing(vo
         EXPECT_FAILS(create_and_destroy(), TESS_E_NOMEM, "device cuda: no memory for its own tables");
         is_clean();
     }
-    ops->close(plugin);
+    close_plugin();
 }
 
 static void test_device_cuda__each_failure_says_what_was_done(void **state) {
@@ -315,7 +326,7 @@ static void test_device_cuda__each_failure_says_what_was_done(void **state) {
         written.fails_in = 9 + functions + n;
         EXPECT_FAILS(create_and_destroy(), TESS_E_DEVICE, "device cuda: GPU 1: starting on it failed: NAME 999 (why)");
     }
-    ops->close(plugin);
+    close_plugin();
 }
 
 static void test_device_cuda__an_older_core_has_no_room_for_the_drivers_number(void **state) {
@@ -328,7 +339,7 @@ static void test_device_cuda__an_older_core_has_no_room_for_the_drivers_number(v
         assert_int_equal(ops->describe(plugin, 0, &one, &old), TESS_E_DEVICE);
         assert_int_equal(old.native, fits ? 999 : 77);
     }
-    ops->close(plugin);
+    close_plugin();
 }
 
 static void test_device_cuda__chips_before_ampere_are_refused(void **state) {
@@ -339,7 +350,7 @@ static void test_device_cuda__chips_before_ampere_are_refused(void **state) {
                  "device cuda: GPU 1 has compute capability 7.5, 8.0 (Ampere) or later is needed");
     written.major = 8, written.minor = 0;
     assert_int_equal(create_and_destroy(), TESS_OK);
-    ops->close(plugin);
+    close_plugin();
 }
 
 /* ---- memory ---- */
@@ -442,7 +453,7 @@ static void test_device_cuda__each_block_is_found_among_others_and_the_last_ones
     expect_said(
         "sync all; give m10 on s5; give m7 on s5; sync s5; end e6; end s5; end s4; end p3; unload; release 101; ");
     is_clean();
-    ops->close(plugin);
+    close_plugin();
 }
 
 static tess_status alloc_two(void) {
@@ -496,7 +507,7 @@ static void test_device_cuda__without_pools_memory_is_allocated_at_once(void **s
     ops->destroy(device);
     expect_said("sync all; sync s4; end e5; end s4; end s3; unload; release 101; ");
     is_clean();
-    ops->close(plugin);
+    close_plugin();
 }
 
 static void test_device_cuda__a_capacity_is_kept(void **state) {
@@ -551,6 +562,18 @@ static void test_device_cuda__a_capacity_is_kept_to_the_byte(void **state) {
     }
 }
 
+static void test_device_cuda__what_is_free_is_the_less_of_the_gpus_and_the_capacitys(void **state) {
+    (void)state;
+    uint64_t backend = 0, left = 0;
+    open_device(1000);
+    for (int more = -1; more < 2; more++) {
+        written.free_bytes = (size_t)(1000 + more);
+        assert_int_equal(ops->mem_usage(device, &backend, &left), TESS_OK);
+        assert_int_equal(left, more < 0 ? 999 : 1000);
+    }
+    close_device();
+}
+
 static uint64_t backend_bytes, free_bytes;
 static tess_status usage(void) {
     backend_bytes = free_bytes = 9;
@@ -562,7 +585,10 @@ static void test_device_cuda__usage_is_what_the_gpu_has_lost_beside_our_own(void
     open_device(0);
     assert_int_equal(usage(), TESS_OK);
     assert_true(backend_bytes == 0 && free_bytes == (uint64_t)60 << 30);
-    written.free_bytes += 5; /* another program went */
+    written.free_bytes--;
+    assert_int_equal(usage(), TESS_OK);
+    assert_true(backend_bytes == 1 && free_bytes == ((uint64_t)60 << 30) - 1);
+    written.free_bytes += 6; /* another program went */
     assert_int_equal(usage(), TESS_OK);
     assert_true(backend_bytes == 0 && free_bytes == ((uint64_t)60 << 30) + 5);
     for (int n = 1; n <= 2; n++) {
@@ -673,7 +699,7 @@ static void test_device_cuda__computation_goes_behind_transfers(void **state) {
     assert_null(other.handle);
     ops->destroy(device);
     expect_said("sync all; sync s5; end e6; end s5; end s4; end p3; end s7; end s10; end s9; unload; release 101; ");
-    ops->close(plugin);
+    close_plugin();
 }
 
 static void test_device_cuda__streams_fail_with_nothing_left(void **state) {
@@ -972,6 +998,7 @@ int main(void) {
         cmocka_unit_test(test_device_cuda__without_pools_memory_is_allocated_at_once),
         cmocka_unit_test(test_device_cuda__a_capacity_is_kept),
         cmocka_unit_test(test_device_cuda__a_capacity_is_kept_to_the_byte),
+        cmocka_unit_test(test_device_cuda__what_is_free_is_the_less_of_the_gpus_and_the_capacitys),
         cmocka_unit_test(test_device_cuda__usage_is_what_the_gpu_has_lost_beside_our_own),
         cmocka_unit_test(test_device_cuda__locked_memory_comes_from_the_node_that_is_wished_for),
         cmocka_unit_test(test_device_cuda__memory_that_cannot_be_locked_is_plain_where_that_will_do),

@@ -51,7 +51,7 @@ static int begin(void **state) {
 static int end(void **state) {
     (void)state;
     ops->close(plugin);
-    assert_true(written_is_clean());
+    assert_true(written_is_clean() && live_memory == 0);
     return 0;
 }
 

@@ -23,7 +23,8 @@ static void *written_symbol(void *handle, const char *name);
 enum { WRITTEN_DEVICES = 2, WRITTEN_FUNCTIONS = 64, WRITTEN_NO_CALL = -1 };
 typedef void written_launch_fn(const char *kernel, const void *args); /* says the arguments of a launch */
 static struct {
-    const char *missing; /* a function that there is not; "all": no library */
+    const char *missing;      /* a function that there is not; "all": no library */
+    const char *more_address; /* behind each PCI address */
     int version, devices, major, minor, processors, pools, shared_bytes;
     size_t free_bytes;
     CUresult busy; /* the answer about work in streams and at events */
@@ -119,7 +120,7 @@ static CUresult written_cuDeviceGetUuid(CUuuid *out, CUdevice d) {
     return written_call();
 }
 static CUresult written_cuDeviceGetPCIBusId(char *out, int room, CUdevice d) {
-    snprintf(out, (size_t)room, "0000:AB:%02d.0", d - 100);
+    snprintf(out, (size_t)room, "0000:AB:%02d.0%s", d - 100, written.more_address ? written.more_address : "");
     return written_call();
 }
 static CUresult written_cuDeviceTotalMem(size_t *out, CUdevice d) {
@@ -414,16 +415,33 @@ static void *written_symbol(void *handle, const char *name) {
     return found;
 }
 
-/* ---- failures: the linker puts calloc here between the plugin and the C library ------------------------------- */
+/* ---- memory: the linker puts this between the plugin and the C library ---------------------------------------- */
 
-static int no_memory_in; /* the n-th allocation from now fails; 0: none */
+static int no_memory_in, live_memory; /* the n-th zeroed allocation from now fails, 0: none; what was not freed */
 static tess_error e;
 
+void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t n, size_t bytes);
+void __real_free(void *at);
+void *__wrap_malloc(size_t bytes);
 void *__wrap_calloc(size_t n, size_t bytes);
-void *__wrap_calloc(size_t n, size_t bytes) {
-    return no_memory_in && --no_memory_in == 0 ? NULL : __real_calloc(n, bytes);
+void __wrap_free(void *at);
+void *__wrap_malloc(size_t bytes) {
+    void *at = __real_malloc(bytes);
+    live_memory += at != NULL;
+    return at;
 }
+void *__wrap_calloc(size_t n, size_t bytes) {
+    void *at = no_memory_in && --no_memory_in == 0 ? NULL : __real_calloc(n, bytes);
+    live_memory += at != NULL;
+    return at;
+}
+void __wrap_free(void *at) {
+    live_memory -= at != NULL;
+    __real_free(at);
+}
+
+/* ---- failures ------------------------------------------------------------------------------------------------- */
 
 static tess_error *no_error(void) {
     e = (tess_error){ .struct_size = sizeof e };
