@@ -26,8 +26,8 @@ static void find_symbol(void *handle, const char *name, void *field) {
     memcpy(field, &symbol, sizeof symbol);
     if (!symbol && status == TESS_OK)
         refuse(TESS_E_VERSION,
-               "libcuda.so.1 has no %s: the NVIDIA driver is too old, one for CUDA %d.%d or later is needed", name,
-               TESS_CUDA_OLDEST / 1000, TESS_CUDA_OLDEST % 1000 / 10);
+               "libcuda.so.1 has no %s: the NVIDIA driver is too old, one for CUDA %d.0 or later is needed", name,
+               TESS_CUDA_OLDEST / 1000);
 }
 
 static void start_driver(void) {
@@ -40,9 +40,9 @@ static void start_driver(void) {
         refuse(TESS_E_DEVICE, "the NVIDIA driver does not answer: cuDriverGetVersion gave %s", tess_cuda_text(r));
     else if (cuda.driver_version < TESS_CUDA_OLDEST)
         refuse(TESS_E_VERSION,
-               "the NVIDIA driver is for CUDA %d.%d; this build, made with CUDA %d.%d, needs %d.%d or later",
+               "the NVIDIA driver is for CUDA %d.%d; this build, made with CUDA %d.%d, needs %d.0 or later",
                cuda.driver_version / 1000, cuda.driver_version % 1000 / 10, CUDA_VERSION / 1000,
-               CUDA_VERSION % 1000 / 10, TESS_CUDA_OLDEST / 1000, TESS_CUDA_OLDEST % 1000 / 10);
+               CUDA_VERSION % 1000 / 10, TESS_CUDA_OLDEST / 1000);
 }
 
 static void load_driver(void) {

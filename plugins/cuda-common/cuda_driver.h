@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <tessera/plugin.h>
 
-/* The oldest cuDriverGetVersion that loads what this toolkit compiles: a driver takes machine code of its own major
- * version and of earlier ones, at least 12.0 for the functions below. */
+/* The oldest cuDriverGetVersion that loads what this toolkit compiles, the first of its major version: a driver takes
+ * machine code of that and of earlier ones, at least 12.0 for the functions below. */
 enum { TESS_CUDA_OLDEST = CUDA_VERSION / 1000 > 12 ? CUDA_VERSION / 1000 * 1000 : 12000 };
 
 #define TESS_CUDA_FUNCTIONS(X)                                                                                         \
