@@ -18,28 +18,17 @@ typedef struct {
     tess_error *error;
     uint64_t budget, least; /* least: peak so far */
     int32_t *unit, n;       /* the candidate at hand */
-    int32_t *best, n_best, best_used;
+    int32_t *best, n_best;
     tess_plan_result best_result;
 } unit_search;
 
-static int32_t count_used(const unit_search *s) {
-    int32_t used = 0;
-    for (int32_t u = 0; u < s->n; u++) {
-        uint32_t i = 0;
-        while (i < s->view->n_params && s->unit[i] != u)
-            i++;
-        used += i < s->view->n_params;
-    }
-    return used;
-}
-
-static int is_better(const unit_search *s, const tess_plan_result *r, int32_t used) {
+static int is_better(const unit_search *s, const tess_plan_result *r) {
     const tess_plan_result *b = &s->best_result;
     if (!s->n_best)
         return 1;
     if (r->step_ns >= 0 && b->step_ns >= 0 && r->step_ns != b->step_ns)
         return r->step_ns < b->step_ns;
-    return used != s->best_used ? used < s->best_used : r->peak_device_bytes < b->peak_device_bytes;
+    return s->n != s->n_best ? s->n < s->n_best : r->peak_device_bytes < b->peak_device_bytes;
 }
 
 /* Plans one of the other policies' answers. */
@@ -62,12 +51,10 @@ static tess_status consider_policy(unit_search *s,
         return status;
     if (r.peak_device_bytes < s->least)
         s->least = r.peak_device_bytes;
-    int32_t used = count_used(s);
-    if (r.peak_device_bytes > s->budget || !is_better(s, &r, used))
+    if (r.peak_device_bytes > s->budget || !is_better(s, &r))
         return TESS_OK;
     memcpy(s->best, s->unit, s->view->n_params * sizeof *s->best);
     s->n_best = s->n;
-    s->best_used = used;
     s->best_result = r;
     return TESS_OK;
 }

@@ -46,17 +46,19 @@ static tess_status choose_local(tess__world *world) {
  * 127.0.1.1); then any address listens. */
 static tess_status listen_address(const tess__world *world, char *out, size_t size) {
     const char *told = tess__option_text("listen");
-    tess_status status = tess__wire_is_local(world->address) ? TESS_OK : check_secret(world);
-    if (told || tess__wire_is_local(world->address)) {
+    int local = tess__wire_is_local(world->address);
+    if (!local)
+        TRY(check_secret(world));
+    if (told || local) {
         snprintf(out, size, "%s", told ? told : world->address);
-        return status;
+        return TESS_OK;
     }
-    if (status == TESS_OK && tess__wire_route(world->address, out, size) != 0)
+    if (tess__wire_route(world->address, out, size) != 0)
         return tess__fail(TESS_E_INVALID, "'%.100s' (MASTER_ADDR) is no host that can be found from here",
                           world->address);
     if (tess__wire_is_loopback(out))
         snprintf(out, size, "0.0.0.0");
-    return status;
+    return TESS_OK;
 }
 
 static tess_status listen_somewhere(tess__control *control, const char *address) {

@@ -133,7 +133,7 @@ static tess_status end_planned(tess *t, const tess__instr *in) {
 static uint32_t leaf_number(const tess *t) {
     const tess__setup *s = &t->plan.setup;
     uint32_t rank = (uint32_t)t->comms.world.rank, k = (uint32_t)t->pass.microbatch;
-    return s->accum > 1 && !s->sync_each ? rank * (uint32_t)s->accum + k : k * (uint32_t)s->nranks + rank;
+    return s->sync_each ? k * (uint32_t)s->nranks + rank : rank * (uint32_t)s->accum + k;
 }
 
 static tess_status cast_wire(tess *t, int32_t g) {

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MODULE_FROZEN = 2 };
+
 /* A node while the tree grows: children are linked in order of first appearance. */
 typedef struct {
     char *name;
@@ -149,6 +151,17 @@ static void fill_params(const tess__model *m, const builder *b, const int32_t *h
             params[view_of[i]].tied_to = view_of[m->params[i].tied_to];
 }
 
+/* A module is frozen throughout when all parameters in it and below are. */
+static void mark_frozen(tess_module_view *modules, const tess_param_view *params, int32_t n) {
+    for (int32_t k = 0; k < n; k++)
+        for (int32_t up = modules[k].n_params ? k : -1; up >= 0; up = modules[up].parent)
+            modules[up].flags |= MODULE_FROZEN;
+    for (int32_t k = 0; k < n; k++)
+        for (int32_t i = 0; i < modules[k].n_params; i++)
+            for (int32_t up = params[modules[k].first_param + i].flags & 1 ? -1 : k; up >= 0; up = modules[up].parent)
+                modules[up].flags &= ~(uint32_t)MODULE_FROZEN;
+}
+
 static void add_up(tess_module_view *modules, uint32_t n) {
     for (uint32_t k = n; k-- > 0;) {
         modules[k].subtree_elems += modules[k].own_elems;
@@ -183,6 +196,7 @@ tess_status tess__module_tree_build(const tess__model *m, tess__module_tree *out
     number_modules(&b, modules);
     mark_scopes(m, &b, &t, module_of_scope);
     fill_params(m, &b, home, module_of_scope, &t, view_of, uses);
+    mark_frozen(modules, t.view.params, b.n);
     add_up(modules, t.view.n_modules);
 out:
     for (int32_t i = 0; i < b.n; i++)

@@ -342,7 +342,6 @@ static tess_status list_file(listing *l, candidate *c) {
                           : tess__plugin_file_open(row->kind, row->path, "", l->services, &plugin, row->reason)) == 0) {
         row->usable = 1;
         row->answer = c->trial.answer;
-        row->reason[0] = 0;
         is_hidden(l, row->kind, row->name, 1);
     }
     one_line(row->reason);

@@ -38,7 +38,7 @@ static int is_power_of_two(uint64_t x) {
 
 tess_status tess__plugin_book_alloc(tess__plugin_book *b, uint32_t domain, uint32_t category, uint64_t bytes,
                                     uint64_t align, void **out) {
-    if (category < TESS_CAT_SHARD_PARAM || category > TESS_CAT_SNAPSHOT || !is_power_of_two(align) ||
+    if (category < TESS_CAT_SHARD_PARAM || category > TESS_CAT_OPTIMIZER_SCRATCH || !is_power_of_two(align) ||
         align > MOST_ALIGN)
         return TESS_E_INVALID;
     if (domain != TESS_DOMAIN_HOST) /* the device's memory is the device plugin's */

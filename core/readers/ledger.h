@@ -30,7 +30,7 @@ void tess__ledger_point(const tess__ledger *, const tess__layout *, int32_t unit
 
 /** "train", "no_sync", "eval", "step", "norm", "clip", "full". */
 const char *tess__pass_name(uint32_t kind);
-/** "before_pre_forward", … "peak", "now". */
+/** "before_pre_forward", … "peak". */
 const char *tess__point_name(uint32_t point);
 
 /** Lists the programs of one step in the order in which they run: TESS__P_…, at most accum + 1 of them. `of`:

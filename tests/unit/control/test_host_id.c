@@ -99,6 +99,11 @@ static void test_host_id__layouts_are_told_apart(void **state) {
         for (int k = 0; k < i; k++)
             assert_int_equal(tess__layout_of_hosts(ids[i], 4) == tess__layout_of_hosts(ids[k], 4), i == 1 && k == 0);
     assert_true(tess__layout_of_hosts(ids[6], 3) != tess__layout_of_hosts(ids[6], 4));
+    static const uint64_t spread[] = { 7, 5, 5, 7, 3, 5 }, firsts[] = { 0, 1, 1, 0, 4, 1 };
+    uint64_t h = tess__hash_u64(TESS__HASH_START, 6); /* each counts as the first rank of its host */
+    for (int i = 0; i < 6; i++)
+        h = tess__hash_u64(h, firsts[i]);
+    assert_true(tess__layout_of_hosts(spread, 6) == h);
 }
 
 int main(void) {

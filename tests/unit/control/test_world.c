@@ -124,6 +124,10 @@ static void test_world__kv_names_the_launchers_server(void **state) {
     expect_world("RANK=1 WORLD_SIZE=2 TESSERA_KV=/run/user/0/tessera/run-1.sock", 1, 2, 1, 2,
                  "/run/user/0/tessera/run-1.sock", 0);
     expect_world("RANK=1 WORLD_SIZE=2 TESSERA_KV=[::1]:4567", 1, 2, 1, 2, "::1", 4567);
+    expect_world("RANK=1 WORLD_SIZE=2 TESSERA_KV=[::1:4567", 1, 2, 1, 2, "[::1", 4567); /* half a bracket is none */
+    expect_world("RANK=1 WORLD_SIZE=2 TESSERA_KV=host]:4567", 1, 2, 1, 2, "host]", 4567);
+    expect_world("RANK=1 WORLD_SIZE=2 TESSERA_KV=[]:4567", 1, 2, 1, 2, "[]", 4567);
+    expect_world("RANK=1 WORLD_SIZE=2 TESSERA_KV=[h]:4567", 1, 2, 1, 2, "h", 4567);
 }
 
 static void test_world__slurm_tasks_are_understood(void **state) {

@@ -22,7 +22,7 @@ static struct {
     char texts[40][24];
     tess_collective run;
     char doing[96];
-    int allocs, frees, copies, runs, needs;
+    int allocs, frees, copies, runs, needs, lacks_memory;
     tess_alloc_request asked;
     tess_need need;
     tess_status offers, memory;
@@ -79,6 +79,18 @@ static tess_status need(void *ctx, const tess_plan_env *e, const tess_collective
     return seen.offers;
 }
 
+static int32_t number_of(const tess *of, int32_t n) {
+    assert_ptr_equal(of, &t);
+    return n;
+}
+static void *take_zeroes(size_t n, size_t size) {
+    return seen.lacks_memory ? NULL : calloc(n, size);
+}
+
+#define tess_close(e) number_of(e, TESS_E_LOST)
+#define tess_rank(e) number_of(e, 5)
+#define tess_ranks(e) number_of(e, 9)
+#define calloc(n, size) take_zeroes(n, size)
 #define tess__option_text env
 #define tess__engine_open open_engine
 #define tess__engine_check(e) ((void)(e), TESS_OK)
@@ -149,6 +161,21 @@ static void test_group_calls__an_engine_is_opened_bare(void **state) {
     o.settings = NULL;
     assert_int_equal(opens_group(&o, NULL, &out), TESS_E_INVALID);
     assert_string_equal(tess_last_error(), "tess_group_open: no settings to read");
+    o.n_settings = 0, o.plan_only = 1, seen.env_of = NULL;
+    assert_int_equal(opens_group(&o, NULL, &out), TESS_OK);
+    assert_true(seen.opened.plan_only && seen.opened.n_settings == 12);
+    seen.lacks_memory = 1;
+    assert_int_equal(opens_group(&o, NULL, &out), TESS_E_NOMEM);
+    o.struct_size = 3;
+    assert_int_equal(opens_group(&o, NULL, &out), TESS_E_INVALID);
+}
+
+static void test_group_calls__a_group_is_an_engine(void **state) {
+    (void)state;
+    tess_group *g = a_group(4);
+    assert_int_equal(closes_group(g), TESS_E_LOST);
+    assert_int_equal(rank_of_group(g), 5);
+    assert_int_equal(ranks_of_group(g), 9);
 }
 
 static void test_group_calls__one_rank_copies_what_is_not_in_place(void **state) {
@@ -266,6 +293,7 @@ static void test_group_calls__the_communicator_gets_what_was_asked(void **state)
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_group_calls__an_engine_is_opened_bare),
+        cmocka_unit_test(test_group_calls__a_group_is_an_engine),
         cmocka_unit_test(test_group_calls__one_rank_copies_what_is_not_in_place),
         cmocka_unit_test(test_group_calls__a_plan_runs_nothing_but_checks),
         cmocka_unit_test(test_group_calls__as_much_as_the_plugin_moves_at_once_and_no_more),

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 enum { ELEMS = 13 * TESS_Q8_BLOCK + 37, PARTS = 5 };
+static int thorough; /* `test_blocks all`: more of what is drawn */
 #define for_each_dtype(d) for (int at_##d = 0, d = TESS_Q8; at_##d < 2; at_##d++, d = TESS_Q8E4M3)
 
 static void cast(uint32_t from, uint32_t to, const void *src, void *dst, uint64_t elems) {
@@ -54,7 +55,7 @@ static void test_blocks__no_element_is_off_by_more_than_half_a_step(void **state
     static float in[ELEMS], out[ELEMS];
     static char blocks[(ELEMS / TESS_Q8_BLOCK + 1) * TESS_Q8_BYTES];
     uint64_t seed = 7;
-    for_each_dtype(d) for (int round = 0; round < 100; round++) {
+    for_each_dtype(d) for (int round = 0; round < (thorough ? 100 : 10); round++) {
         for (int i = 0; i < ELEMS; i++)
             in[i] = random_wide(&seed);
         cast(TESS_F32, (uint32_t)d, in, blocks, ELEMS);
@@ -113,7 +114,7 @@ static void test_blocks__made_again_of_what_they_hold_are_the_same(void **state)
     static float in[ELEMS];
     static char blocks[(ELEMS / TESS_Q8_BLOCK + 1) * TESS_Q8_BYTES], again[sizeof blocks];
     uint64_t seed = 23;
-    for_each_dtype(d) for (int round = 0; round < 3000; round++) {
+    for_each_dtype(d) for (int round = 0; round < (thorough ? 3000 : 90); round++) {
         float least = d == TESS_Q8 ? 127 * 0x1p-126f : 448 * 0x1p-126f;
         for (int i = 0; i < ELEMS; i++)
             in[i] = round % 3 == 0   ? random_wide(&seed)
@@ -333,6 +334,45 @@ static void test_draws__depend_on_the_place_in_the_model_alone(void **state) {
     tess__pool_destroy(pool);
 }
 
+/* Runs with gaps between them: each block is as if it were alone, and zeros where there is no run. */
+static void test_draws__each_block_is_of_its_run(void **state) {
+    (void)state;
+    enum { BLOCKS = 60 };
+    static float in[BLOCKS * TESS_Q8_BLOCK];
+    static char all[BLOCKS * TESS_Q8_BYTES], one[TESS_Q8_BYTES], none[TESS_Q8_BYTES];
+    tess_place runs[16];
+    uint64_t seed = 43;
+    for (int i = 0; i < BLOCKS * TESS_Q8_BLOCK; i++)
+        in[i] = random_unit(&seed);
+    for (int round = 0; round < 8; round++) {
+        uint32_t n = 0, block = round % 3;
+        for (; n < 16 && block < BLOCKS - 5; n++) { /* the last block of a run may be short */
+            const uint32_t blocks = 1 + (uint32_t)(next_random(&seed) % 3);
+            runs[n] = (tess_place){ .first = block * TESS_Q8_BLOCK,
+                                    .elems = blocks * TESS_Q8_BLOCK - next_random(&seed) % 200,
+                                    .at = 8 * (next_random(&seed) % 100000) };
+            block += blocks + (uint32_t)(next_random(&seed) % 3);
+        }
+        for_each_dtype(d) {
+            tess_rounding r = rounding_of(runs, n, 0);
+            memset(all, 0x55, sizeof all);
+            pack_drawn((uint32_t)d, in, all, BLOCKS * TESS_Q8_BLOCK, &r, NULL);
+            for (uint64_t b = 0; b < BLOCKS; b++) {
+                const uint64_t first = b * TESS_Q8_BLOCK;
+                const char *want = none;
+                for (uint32_t k = 0; k < n; k++)
+                    if (first >= runs[k].first && first < runs[k].first + runs[k].elems) {
+                        const tess_place alone = { .elems = TESS_Q8_BLOCK, .at = runs[k].at + first - runs[k].first };
+                        r = rounding_of(&alone, 1, 0);
+                        pack_drawn((uint32_t)d, in + first, one, TESS_Q8_BLOCK, &r, NULL);
+                        want = one;
+                    }
+                assert_memory_equal(all + b * TESS_Q8_BYTES, want, TESS_Q8_BYTES);
+            }
+        }
+    }
+}
+
 /* ---- paths and sums ---- */
 
 /* Every path, and any part of the work, gives the bits of the plain one. */
@@ -539,7 +579,8 @@ static void test_blocks__sums_are_the_tree_of_the_widened_values(void **state) {
     for_each_dtype(d) sums_are_trees((uint32_t)d);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    thorough = argc > 1 && strcmp(argv[1], "all") == 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_q8__a_block_is_its_scale_and_its_bytes),
         cmocka_unit_test(test_blocks__no_element_is_off_by_more_than_half_a_step),
@@ -553,6 +594,7 @@ int main(void) {
         cmocka_unit_test(test_draws__round_up_as_often_as_is_cut_off),
         cmocka_unit_test(test_draws__the_greatest_byte_stays),
         cmocka_unit_test(test_draws__depend_on_the_place_in_the_model_alone),
+        cmocka_unit_test(test_draws__each_block_is_of_its_run),
         cmocka_unit_test(test_blocks__instruction_sets_and_threads_change_no_bit),
         cmocka_unit_test(test_blocks__sums_of_two_go_through_them),
         cmocka_unit_test(test_blocks__a_nan_is_seen_at_each_place),

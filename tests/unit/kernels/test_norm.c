@@ -163,6 +163,32 @@ static void test_norm__scale_multiplies_the_element_first(void **state) {
     tess__isa_limit(0);
 }
 
+/* 16-bit gradients are widened, and any part is added to what is there. */
+static void test_norm__of_16_bits_is_that_of_the_widened(void **state) {
+    (void)state;
+    static const uint32_t dtypes[] = { TESS_BF16, TESS_F16 };
+    static uint16_t narrow[ELEMS];
+    static float x[ELEMS];
+    uint64_t seed = 17;
+    for_each_isa(isa) for (int d = 0; d < 2; d++) {
+        int64_t want[TESS__NORM_LIMBS], got[TESS__NORM_LIMBS];
+        for (int i = 0; i < ELEMS; i++) {
+            const float any = random_wide(&seed);
+            narrow[i] = d ? tess_f16_of_f32(any) : tess_bf16_of_f32(any);
+            x[i] = d ? tess_f32_of_f16(narrow[i]) : tess_f32_of_bf16(narrow[i]);
+        }
+        const void *in[1] = { narrow };
+        tess_kernel k = { .struct_size = sizeof k, .kernel = TESS_K_SQUARE_SUM, .in_dtype = dtypes[d], .n_in = 1 };
+        k.in = in, k.out = got, k.elems = 2100, k.scale = 0.75;
+        square_sum(x, ELEMS, 0, 0.75, want, NULL);
+        run_kernel(&k, NULL);
+        in[0] = narrow + 2100, k.elems = ELEMS - 2100, k.flags = TESS_KERNEL_ADD;
+        run_kernel(&k, NULL);
+        assert_memory_equal(got, want, sizeof want);
+    }
+    tess__isa_limit(0);
+}
+
 static void test_norm__no_elements_give_zero(void **state) {
     (void)state;
     float x[1] = { 1 };
@@ -208,6 +234,7 @@ int main(void) {
         cmocka_unit_test(test_norm__sums_of_many_ranks_carry),
         cmocka_unit_test(test_norm__nan_and_infinity_are_counted_apart),
         cmocka_unit_test(test_norm__scale_multiplies_the_element_first),
+        cmocka_unit_test(test_norm__of_16_bits_is_that_of_the_widened),
         cmocka_unit_test(test_norm__no_elements_give_zero),
         cmocka_unit_test(test_norm__clip_coefficient_is_pytorchs),
         cmocka_unit_test(test_norm__thread_count_does_not_change_limbs),

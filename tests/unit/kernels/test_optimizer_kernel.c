@@ -20,11 +20,9 @@ typedef struct {
     uint16_t low[ELEMS];
 } step;
 
-/* One step of `optimizer` over one segment with decay. */
-static step *prepare(uint32_t optimizer) {
+/* One step of `optimizer` over one segment with decay; the arrays stay as they are. */
+static step *settle(uint32_t optimizer) {
     static step s;
-    memset(&s, 0, sizeof s);
-    memcpy(s.p, start, sizeof s.p);
     s.segments[0] = (tess_segment){ .struct_size = sizeof s.segments[0],
                                     .elems = ELEMS,
                                     .lr = 0.01f,
@@ -52,6 +50,16 @@ static step *prepare(uint32_t optimizer) {
                               .elems = ELEMS,
                               .optimizer = &s.optimizer };
     return &s;
+}
+
+/* The same of fresh arrays. */
+static step *prepare(uint32_t optimizer) {
+    step *s = settle(optimizer);
+    memcpy(s->p, start, sizeof s->p);
+    memset(s->a, 0, sizeof s->a);
+    memset(s->b, 0, sizeof s->b);
+    memset(s->low, 0, sizeof s->low);
+    return s;
 }
 
 static void test_optimizer_kernel__low_copy_is_the_new_master_rounded(void **state) {
@@ -140,7 +148,7 @@ static void note_of_extremes(uint32_t optimizer, uint32_t dtype, uint64_t combin
     int64_t noted = 0;
     int bad = 0;
     void *at[4];
-    step *s = prepare(optimizer ? optimizer : TESS_OPT_SGD);
+    step *s = settle(optimizer ? optimizer : TESS_OPT_SGD);
     for (int k = 0; k < 4; k++) {
         for (int i = 0; i < ROW; i++)
             wide[k][i] = k == 1 && combination % 2 ? 3e38 : 0.5;
@@ -169,7 +177,10 @@ static void note_of_extremes(uint32_t optimizer, uint32_t dtype, uint64_t combin
 static void test_optimizer_kernel__a_note_is_exact(void **state) {
     (void)state;
     for_each_isa(isa) for (uint32_t o = 0; o <= TESS_OPT_ADADELTA; o++) {
-        for (uint64_t c = 0; c < (uint64_t)EXTREMES * EXTREMES * EXTREMES * EXTREMES; c++) {
+        uint64_t all = EXTREMES * EXTREMES; /* of gradient and master, and of each state */
+        for (int state = 0; state < (o > 0) + (o > TESS_OPT_SGD); state++)
+            all *= EXTREMES;
+        for (uint64_t c = 0; c < all; c++) {
             note_of_extremes(o, TESS_F32, c);
             note_of_extremes(o, TESS_F64, c);
         }
@@ -220,6 +231,78 @@ static void test_optimizer_kernel__segments_have_their_own_settings(void **state
     s->optimizer.n_segments = 2;
     run_kernel(&s->kernel, NULL);
     assert_memory_equal(s->p, want, sizeof want);
+}
+
+/* A later header's segments lie where their size says; an older one's optimizer has no place for a note. */
+static void test_optimizer_kernel__structs_of_other_headers(void **state) {
+    (void)state;
+    static float want[ELEMS];
+    struct {
+        tess_segment s;
+        uint64_t later;
+    } list[3];
+    int64_t noted = 0;
+    fill(58);
+    step *s = prepare(TESS_OPT_ADAMW);
+    for (int i = 0; i < 3; i++) {
+        s->segments[i] = s->segments[0];
+        s->segments[i].first = (uint64_t)i * 1000, s->segments[i].elems = 900;
+        s->segments[i].lr = 0.01f * (float)(i + 1);
+        list[i].s = s->segments[i];
+        list[i].s.struct_size = sizeof list[0];
+        list[i].later = UINT64_MAX;
+    }
+    s->optimizer.n_segments = 3;
+    run_kernel(&s->kernel, NULL);
+    memcpy(want, s->p, sizeof want);
+    s = prepare(TESS_OPT_ADAMW);
+    s->optimizer.segments = &list[0].s, s->optimizer.n_segments = 3;
+    run_kernel(&s->kernel, NULL);
+    assert_memory_equal(s->p, want, sizeof want);
+    s = prepare(TESS_OPT_ADAMW);
+    s->p[7] = INFINITY;
+    s->optimizer.struct_size = offsetof(tess_optimizer, not_finite);
+    s->optimizer.not_finite = &noted;
+    run_kernel(&s->kernel, NULL);
+    assert_int_equal(noted, 0);
+}
+
+/* Parts of threads begin and end within segments. */
+static void test_optimizer_kernel__parts_are_those_of_one_thread(void **state) {
+    (void)state;
+    enum { LARGE = 100000 };
+    static float g[LARGE], p[2][LARGE], a[2][LARGE], b[2][LARGE];
+    static uint16_t low[2][LARGE];
+    static const uint64_t first[] = { 5, 33000, 70000 }, elems[] = { 32000, 37000, 29990 };
+    tess__pool *pool = NULL;
+    uint64_t seed = 59;
+    assert_int_equal(tess__pool_create(3, "", &pool, NULL), TESS_OK);
+    for (int i = 0; i < LARGE; i++)
+        g[i] = random_wide(&seed);
+    for (int threads = 0; threads < 2; threads++) {
+        step *s = settle(TESS_OPT_ADAM);
+        s->in[0] = g;
+        for (int i = 0; i < 3; i++) {
+            s->segments[i] = s->segments[0];
+            s->segments[i].first = first[i], s->segments[i].elems = elems[i];
+            s->segments[i].lr = 0.01f * (float)(i + 1), s->segments[i].weight_decay = i % 2 ? 0.1f : 0;
+        }
+        s->optimizer.n_segments = 3;
+        s->kernel.elems = LARGE, s->kernel.out = p[threads], s->kernel.out2 = low[threads];
+        s->kernel.state[0] = a[threads], s->kernel.state[1] = b[threads];
+        run_kernel(&s->kernel, threads ? pool : NULL);
+    }
+    tess__pool_destroy(pool);
+    assert_memory_equal(p[1], p[0], sizeof p[0]);
+    assert_memory_equal(a[1], a[0], sizeof a[0]);
+    assert_memory_equal(b[1], b[0], sizeof b[0]);
+    assert_memory_equal(low[1], low[0], sizeof low[0]);
+    for (int i = 0; i < LARGE; i++) {
+        int in = 0;
+        for (int k = 0; k < 3; k++)
+            in |= (uint64_t)i >= first[k] && (uint64_t)i < first[k] + elems[k];
+        assert_int_equal(a[0][i] != 0, in);
+    }
 }
 
 static void test_optimizer_kernel__f64_follows_the_f64_formulas(void **state) {
@@ -309,6 +392,8 @@ int main(void) {
         cmocka_unit_test(test_optimizer_kernel__a_step_that_is_not_finite_is_noted),
         cmocka_unit_test(test_optimizer_kernel__a_note_is_exact),
         cmocka_unit_test(test_optimizer_kernel__segments_have_their_own_settings),
+        cmocka_unit_test(test_optimizer_kernel__structs_of_other_headers),
+        cmocka_unit_test(test_optimizer_kernel__parts_are_those_of_one_thread),
         cmocka_unit_test(test_optimizer_kernel__f64_follows_the_f64_formulas),
         cmocka_unit_test(test_optimizer_kernel__thread_count_does_not_change_bits),
         cmocka_unit_test(test_optimizer_kernel__bad_settings_are_refused_in_words),

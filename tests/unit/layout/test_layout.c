@@ -263,6 +263,83 @@ static void test_layout__a_store_that_cannot_be_is_refused(void **state) {
     refused(NULL, &offload, NULL);
 }
 
+static tess_status no_block(void *user, const tess_block_call *c) {
+    (void)user, (void)c;
+    return TESS_OK;
+}
+
+/* Layout of four blocks, whose activations wait on the host, with one kind of regions in a store. */
+static tess_status stored(uint32_t region, uint64_t its_align, uint32_t mem) {
+    static const char *const names[] = { "a", "b", "c", "d" };
+    const tess_offload_ops offload = { .struct_size = sizeof offload,
+                                       .place = place_nowhere,
+                                       .store_close = close_none };
+    plan p;
+    plan_init(&p, 2);
+    for (int k = 0; k < 4; k++) {
+        tess_block_options o = {
+            .struct_size = sizeof o, .name = names[k], .output_bytes = 100, .forward = no_block, .backward = no_block
+        };
+        assert_int_equal(tess__model_add_block(&p.model, &o, NULL), TESS_OK);
+    }
+    plan_param(&p, "a.w", 100, 0);
+    p.setup.offload = &offload, p.setup.offload_name = "mine";
+    p.setup.optimizer = TESS_OPT_ADAMW, p.setup.n_states = 2;
+    p.setup.activations = TESS__ACTIVATIONS_OFFLOAD;
+    p.setup.env.mem = mem;
+    rest = TESS_REST_STORE, only = region, align = its_align;
+    assert_int_equal(plan_wrap(&p, tess__wrap_scopes_open, ""), TESS_OK);
+    tess_status s = tess__layout_build(&p.model, &p.setup, p.unit, p.n_units, &p.layout);
+    assert_true(s || p.layout.store_align == (align > 64 ? align : 64));
+    plan_free(&p);
+    return s;
+}
+
+/* The second of a group's states, or of its sums of microbatches, alone on the host. */
+static tess_status place_apart(void *ctx, const tess_plan_env *env, const tess_region *r, uint32_t n,
+                               tess_placement *out, tess_error *e) {
+    (void)ctx, (void)env, (void)e;
+    for (uint32_t i = 0; i < n; i++)
+        out[i].rest = r[i].region == only && r[i].index == 1 ? rest : TESS_REST_DEVICE;
+    return TESS_OK;
+}
+
+static void test_layout__what_belongs_together_rests_together(void **state) {
+    (void)state;
+    const tess_offload_ops offload = { .struct_size = sizeof offload, .place = place_apart, .store_close = close_none };
+    only = TESS_REGION_STATE;
+    for (rest = TESS_REST_DEVICE; rest <= TESS_REST_STORE; rest++)
+        refused(NULL, &offload,
+                rest == TESS_REST_DEVICE
+                    ? NULL
+                    : "the offload plugin parts what belongs together: regions of unit 0 rest in two places");
+}
+
+static void test_layout__a_store_takes_what_comes_back_to_host_memory(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t align;
+        const char *text;
+    } aligns[] = { { 1, NULL },           { 1 << 20, NULL }, { (1 << 20) + 1, "1048577" }, { 1 << 21, "2097152" },
+                   { 3 << 18, "786432" }, { 3, "3" } };
+    char want[128];
+    for (size_t i = 0; i < sizeof aligns / sizeof aligns[0]; i++) {
+        assert_int_equal(stored(TESS_REGION_STATE, aligns[i].align, TESS_MEM_HOST),
+                         aligns[i].text ? TESS_E_UNSUPPORTED : TESS_OK);
+        snprintf(want, sizeof want, "offload mine: a store's align is %s, expected a power of two up to 1048576",
+                 aligns[i].text);
+        assert_true(!aligns[i].text || strcmp(tess_last_error(), want) == 0);
+    }
+    assert_int_equal(stored(TESS_REGION_ACTIVATION, 64, TESS_MEM_HOST), TESS_E_UNSUPPORTED);
+    assert_string_equal(tess_last_error(),
+                        "offload mine rests activations in a store, which takes parameters, gradients "
+                        "and optimizer states alone");
+    assert_int_equal(stored(TESS_REGION_STATE, 64, TESS_MEM_CUDA), TESS_E_UNSUPPORTED);
+    assert_string_equal(tess_last_error(),
+                        "offload mine: what rests in a store comes to host memory, which this device does not step in: "
+                        "TESSERA_OFFLOAD=cpu, or TESSERA_DEVICE=cpu");
+}
+
 /* On the host, locked in memory but for regions of one kind, which lack bytes. */
 static struct {
     uint32_t region;
@@ -500,6 +577,8 @@ int main(void) {
         cmocka_unit_test(test_layout__formats_of_its_own_are_refused),
         cmocka_unit_test(test_layout__a_place_that_is_none_is_refused),
         cmocka_unit_test(test_layout__a_store_that_cannot_be_is_refused),
+        cmocka_unit_test(test_layout__what_belongs_together_rests_together),
+        cmocka_unit_test(test_layout__a_store_takes_what_comes_back_to_host_memory),
         cmocka_unit_test(test_layout__what_is_not_wholly_locked_in_memory_is_pageable),
         cmocka_unit_test(test_setup__strategies_that_cannot_be_are_refused_by_name),
     };

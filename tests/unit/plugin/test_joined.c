@@ -10,7 +10,8 @@
 
 #include <tessera/plugin_helpers.h>
 
-#include "core/plugin/joined.h"
+#include "tests/unit/counted.h"
+#include "core/plugin/joined.c"
 
 /* ---- where a selection is cut ------------------------------------------------------------------- */
 
@@ -109,7 +110,7 @@ static const tess_offload_ops storing = { .struct_size = sizeof storing,
                                           .store_deregister = store_close };
 
 static tess__plugin *made(const char *name, const tess_offload_ops *ops, partial *x) {
-    tess__plugin *p = calloc(1, sizeof *p);
+    tess__plugin *p = (calloc)(1, sizeof *p); /* which its close frees */
     p->kind = TESS_KIND_OFFLOAD;
     strcpy(p->name, name);
     strcpy(p->version, "1.2.3");
@@ -186,6 +187,108 @@ static void test_joined__the_store_is_of_the_one_that_has_it(void **state) {
     }
 }
 
+/* ---- structs of other headers -------------------------------------------------------------------- */
+
+typedef struct {
+    tess_region r;
+    uint64_t later;
+} later_region;
+typedef struct {
+    tess_placement p;
+    uint64_t later;
+} later_placement;
+static struct {
+    uint64_t bytes[8];
+    uint32_t n, size, out_size;
+} seen;
+
+/* The second one's: it sees whole regions, and places them by their bytes. */
+static tess_status seeing_place(void *ctx, const tess_plan_env *env, const tess_region *regions, uint32_t n,
+                                tess_placement *out, tess_error *error) {
+    (void)ctx, (void)env, (void)error;
+    seen.n = n;
+    seen.size = regions->struct_size;
+    seen.out_size = out->struct_size;
+    for (uint32_t i = 0; i < n; i++) {
+        const tess_placement p = { .rest = TESS_REST_HOST,
+                                   .align = 8,
+                                   .host_bytes = 1000 + TESS_AT(regions, i)->bytes };
+        assert_int_equal(TESS_AT(regions, i)->struct_size, sizeof(tess_region));
+        seen.bytes[i] = TESS_AT(regions, i)->bytes;
+        tess_plugin_give((char *)out + (size_t)i * out->struct_size, out->struct_size, &p, sizeof p);
+    }
+    return TESS_OK;
+}
+
+static void test_joined__regions_of_a_later_header_are_told_apart(void **state) {
+    (void)state;
+    const tess_offload_ops seeing = { .struct_size = sizeof seeing, .close = partial_close, .place = seeing_place };
+    partial a = { .takes = 1u << TESS_REGION_STATE, .rest = TESS_REST_STORE }, b = { .takes = 0 };
+    later_region regions[5] = { 0 };
+    later_placement out[5] = { 0 };
+    tess__plugin *p;
+    tess_error e = { .struct_size = sizeof e };
+    for (int i = 0; i < 5; i++) {
+        regions[i].r.struct_size = sizeof regions[0];
+        regions[i].r.region = i % 2 ? TESS_REGION_STATE : TESS_REGION_GRAD;
+        regions[i].r.bytes = 10 + (uint64_t)i;
+        regions[i].later = 77;
+        out[i].p.struct_size = sizeof out[0];
+        out[i].later = 99;
+    }
+    assert_int_equal(tess__joined_make(made("a", &plain, &a), made("b", &seeing, &b), &p), TESS_OK);
+    const tess_offload_ops *ops = p->ops;
+    assert_int_equal(ops->place(p->ctx, NULL, &regions[0].r, 5, &out[0].p, &e), TESS_OK);
+    assert_true(seen.n == 3 && seen.size == sizeof(tess_region) && seen.out_size == sizeof(tess_placement));
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(out[i].p.rest, i % 2 ? TESS_REST_STORE : TESS_REST_HOST);
+        assert_int_equal(out[i].p.host_bytes, i % 2 ? 10 + i : 1010 + i);
+        assert_int_equal(out[i].p.struct_size, sizeof out[0]);
+        assert_int_equal(out[i].later, 0);
+        if (i % 2 == 0)
+            assert_int_equal(seen.bytes[i / 2], 10 + i);
+    }
+    seen.n = 55;
+    assert_int_equal(ops->place(p->ctx, NULL, &regions[1].r, 1, &out[1].p, &e), TESS_OK); /* nothing is left */
+    assert_int_equal(seen.n, 55);
+    assert_int_equal(ops->place(p->ctx, NULL, NULL, 0, NULL, &e), TESS_OK); /* of none there is nothing to ask */
+    assert_int_equal(a.asked, 0);
+    const int live = counted.live;
+    for (int n = 1; n <= 3; n++) {
+        counted.refuse = n;
+        assert_int_equal(ops->place(p->ctx, NULL, &regions[0].r, 5, &out[0].p, &e), TESS_E_NOMEM);
+        assert_string_equal(e.message, "no memory to place 5 regions");
+        assert_int_equal(counted.live, live);
+    }
+    tess__plugin_close(p);
+}
+
+static void test_joined__is_as_old_as_the_older_and_named_after_both(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        partial a = { .takes = 0 }, b = { .takes = 0 };
+        tess__plugin *first = made("a-name-of-31-characters-at-most", &plain, &a), *second = made("b", &plain, &b), *p;
+        strcpy(first->version, "12.34.56-rc.7+build");
+        first->abi_major = (uint16_t)(1 + i % 2), second->abi_major = (uint16_t)(2 - i % 2);
+        first->abi_minor = (uint16_t)(3 + i / 2), second->abi_minor = (uint16_t)(4 - i / 2);
+        assert_int_equal(tess__joined_make(first, second, &p), TESS_OK);
+        assert_true(p->abi_major == 1 && p->abi_minor == 3 && p->kind == TESS_KIND_OFFLOAD);
+        assert_string_equal(p->name, "a-name-of-31-ch+b");
+        assert_string_equal(p->version, "12.34.56-rc+1.2.3");
+        tess__plugin_close(p);
+        assert_true(a.closed == 1 && b.closed == 1);
+    }
+    for (int n = 1; n <= 2; n++) {
+        partial a = { .takes = 0 }, b = { .takes = 0 };
+        tess__plugin *p = (void *)&a;
+        const int live = counted.live;
+        counted.refuse = n;
+        assert_int_equal(tess__joined_make(made("a", &plain, &a), made("b", &plain, &b), &p), TESS_E_NOMEM);
+        assert_string_equal(tess_last_error(), "no memory for two offload plugins");
+        assert_true(p == (void *)&a && a.closed == 1 && b.closed == 1 && counted.live == live);
+    }
+}
+
 static void test_joined__none_or_two_stores(void **state) {
     (void)state;
     partial a = { .takes = 0 }, b = { .takes = 0 };
@@ -219,6 +322,8 @@ int main(void) {
         cmocka_unit_test(test_joined__a_plus_divides_before_a_name_alone),
         cmocka_unit_test(test_joined__the_second_places_what_the_first_leaves),
         cmocka_unit_test(test_joined__the_store_is_of_the_one_that_has_it),
+        cmocka_unit_test(test_joined__regions_of_a_later_header_are_told_apart),
+        cmocka_unit_test(test_joined__is_as_old_as_the_older_and_named_after_both),
         cmocka_unit_test(test_joined__none_or_two_stores),
         cmocka_unit_test(test_joined__built_in_ones_are_opened_by_name),
     };

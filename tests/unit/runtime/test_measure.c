@@ -13,8 +13,8 @@
 #include "core/base/log.h"
 #include "core/engine/state.h"
 #include <tessera/gpu.h>
+#include "measured.h"
 #include "tests/support/toy.h"
-#include "tests/unit/drawn_plan.h"
 
 typedef struct {
     const char *name, *value;
@@ -51,42 +51,6 @@ static const setting settings[] = {
     { "TESSERA_AUDIT", "1/3" },
 };
 enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
-
-static long checked;
-
-static void check(const tess__plan *of, const tess__needs *needs, const tess__program *p, const uint8_t *saved,
-                  const tess__instr *in, const tess__buffer *b, const char *what) {
-    uint64_t measured = tess__measure(of, needs, p, saved, in, b->role, b->index);
-    if (measured != b->bytes)
-        fail_msg("%s: role %d of %d: %llu bytes are planned, %llu are measured", what, b->role, b->index,
-                 (unsigned long long)b->bytes, (unsigned long long)measured);
-    assert_int_equal(b->bytes % of->setup.align, 0);
-    checked++;
-}
-
-static void check_program(const tess__plan *of, const tess__needs *needs, const tess__program *p, const char *what) {
-    uint8_t saved[TOY_SCOPES] = { 0 };
-    for (int32_t i = 0; i < p->n_instrs; i++) {
-        const tess__instr *in = &p->instrs[i];
-        if (in->op != TESS__ALLOC && in->op != TESS__FREE)
-            continue;
-        const tess__buffer *b = &p->buffers[in->buffer];
-        if (in->op == TESS__ALLOC && b->arena == TESS__STEP)
-            check(of, needs, p, saved, in, b, what);
-        if (b->role == TESS__SAVED)
-            saved[b->index] = in->op == TESS__ALLOC;
-    }
-}
-
-static void check_plan(const tess__plan *of, const char *what) {
-    tess__needs needs = { NULL };
-    assert_int_equal(tess__needs_create(&needs, &of->setup, &of->layout), TESS_OK);
-    for (int i = 0; i < TESS__N_PROGRAMS; i++)
-        check_program(of, &needs, &of->programs[i], what);
-    for (int32_t i = 0; i < of->resident.n_buffers; i++)
-        check(of, &needs, NULL, NULL, NULL, &of->resident.buffers[i], what);
-    tess__needs_free(&needs);
-}
 
 static int plan_and_check(int ranks, int flags, uint32_t promises, int snapshot, const char *what) {
     tess_options o = { .struct_size = sizeof o, .optimizer = "adamw", .input_bytes = TOY_INPUT_BYTES, .plan_only = 1 };
@@ -163,26 +127,10 @@ static void test_measure__so_are_many_together(void **state) {
     print_message("%d plans, %ld buffers\n", planned, checked);
 }
 
-/* Of a comm plugin that wants scratch for each collective, and of settings that no engine on a processor takes. */
-static void test_measure__so_are_plans_drawn_by_chance(void **state) {
-    (void)state;
-    int planned = 0;
-    for (int n = 0; n < 300; n++) {
-        char what[1024];
-        plan f;
-        tess__plan p;
-        if (plan_drawn(n, &f, &p, what) == TESS_OK)
-            check_plan(&p, what), planned++;
-        tess__plan_free(&p);
-    }
-    assert_true(planned > 200);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_measure__each_setting_is_planned_as_it_is_measured),
         cmocka_unit_test(test_measure__so_are_many_together),
-        cmocka_unit_test(test_measure__so_are_plans_drawn_by_chance),
     };
     tess__log_set_least(TESS_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);
