@@ -304,6 +304,14 @@ static void test_disk_ring__registered_memory_is_named_by_its_piece(void **state
         assert_true(a->opcode == (write ? IORING_OP_WRITE_FIXED : IORING_OP_READ_FIXED) && a->buf_index == 1 &&
                     a->flags == IOSQE_FIXED_FILE);
     }
+    for (int write = 0; write < 2; write++) { /* and where it goes on */
+        uring.n = uring.n_results = uring.first_result = 0;
+        tess_request *r = add(write ? TESS_STORE_WRITE : TESS_STORE_READ, 8192, 16384, known);
+        part = 0;
+        run(come_in_parts);
+        assert_int_equal(disk_request_wait(&queue, r, &e), TESS_OK);
+        assert_true(uring.asked[4].off == 8192 + 12288 && uring.asked[4].len == 4096 && uring.asked[4].buf_index == 0);
+    }
     disk_ring_deregister(ring);
     assert_non_null(strstr(said_so_far, "unregister; "));
     assert_int_equal(piece_of(ring, known, 1), -1);
