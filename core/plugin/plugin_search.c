@@ -26,8 +26,8 @@ static tess_status add_candidate(tess__plugin_search *s, const char *path, size_
         return TESS_E_NOMEM;
     if (*text != '/')
         snprintf(reason, sizeof reason, "not an absolute path");
-    else if (tess__trusted_path(text, TESS_PATH_DIRECTORY, real, reason, sizeof reason) == TESS_OK)
-        snprintf(reason, sizeof reason, "%s", "");
+    else
+        (void)tess__trusted_path(text, TESS_PATH_DIRECTORY, real, reason, sizeof reason); /* says why not */
     /* A directory that is named twice counts once, under the first name. */
     for (uint32_t i = 0; i < s->n; i++)
         if (strcmp(s->dirs[i].path, *reason ? text : real) == 0) {

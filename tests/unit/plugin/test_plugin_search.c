@@ -107,6 +107,12 @@ static void test_plugin_search__files_of_the_pattern_come_in_order(void **state)
     tess__plugin_search s = { .n = 3, .dirs = { { dir.path, closed }, { dir.path, NULL }, { closed, NULL } } };
     assert_int_equal(tess__plugin_search_each(&s, take, &at), TESS_OK);
     assert_int_equal(world.calls, plugins);
+    for (int refused = 0; refused < 2; refused++) { /* the first and last alone */
+        tess__plugin_search one = { .n = 1, .dirs = { { dir.path, refused ? closed : NULL } } };
+        world.calls = at = 0;
+        assert_int_equal(tess__plugin_search_each(&one, take, &at), TESS_OK);
+        assert_int_equal(world.calls, refused ? 0 : plugins);
+    }
     for (int stop = 1; stop <= plugins; stop += 5) { /* the first status ends it */
         world.calls = at = 0;
         world.stop_at = stop;
