@@ -16,6 +16,14 @@ static inline void say(const char *format, ...) {
     va_end(args);
 }
 
+/** The last of what was said, each of which ends with "; ". */
+static inline const char *last_said(void) {
+    const char *last = said_so_far;
+    for (const char *end = strstr(last, "; "); end && end[2]; end = strstr(last, "; "))
+        last = end + 2;
+    return last;
+}
+
 /** Compares with what was said since the last time, and forgets it. After cmocka.h. */
 static inline void expect_said(const char *want) {
     assert_string_equal(said_so_far, want);
