@@ -50,7 +50,9 @@ PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$SOURCE/tests/mutations python3 - >keys <<'
 import mutants, os, pathlib
 tree = mutants.syntax_tree(['cc', '-o', 'x.o', '-c', 'sample.c'], '.')
 text, found = mutants.mutate('sample.c', pathlib.Path('sample.c'), tree, {'main'})
-pathlib.Path('mutated.c').write_text(f'#define MUTANT_FILE "sample.c"\n#include "mutant.h"\n{text}\n#include "mutant.h"\n')
+pathlib.Path('mutated.c').write_text(f'#define MUTANT_FILE "sample.c"\n#define MUTANT_ID sample\n#include "mutant.h"\n{text}\n#include "mutant.h"\n'
+  # as in a test that includes two sources
+  '#define MUTANT_FILE "other.c"\n#define MUTANT_ID other\n#include "mutant.h"\nint other(void) { return MUTANT(1) ? 2 : 1; }\n#include "mutant.h"\n')
 print('\n'.join(m['key'] for m in found))
 END
 cc -w -O1 -I"$SOURCE/tests/mutations" -o sample mutated.c

@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What tests/mutations/mutants.py puts around a source: MUTANT(i) says whether this file's mutant i is switched on, by
  * MUTANT=FILE:i. Included once before the source, where nothing may be included lest it decide what the headers show,
- * and once behind it. */
+ * and once behind it. A test may include several sources: MUTANT_ID tells their names apart. */
 #ifndef MUTANT
+#define MUTANT_JOIN(a, b) a##b
+#define MUTANT_JOINED(a, b) MUTANT_JOIN(a, b)
+#define mutant_now MUTANT_JOINED(mutant_now_, MUTANT_ID)
+#define mutant_seen MUTANT_JOINED(mutant_seen_, MUTANT_ID)
+#define mutant_is MUTANT_JOINED(mutant_is_, MUTANT_ID)
+#define mutant_map MUTANT_JOINED(mutant_map_, MUTANT_ID)
+#define mutant_read MUTANT_JOINED(mutant_read_, MUTANT_ID)
 static int mutant_now; /* of this file; 0: none, -1: those that are reached are noted */
 static unsigned char *mutant_seen;
 __attribute__((noinline, cold, unused)) static int mutant_is(int i) {
@@ -45,4 +52,7 @@ __attribute__((constructor(101))) static void mutant_read(void) {
     if (seen && firsts && (mutant_seen = mutant_map(seen, firsts)))
         mutant_now = -1;
 }
+#undef MUTANT
+#undef MUTANT_FILE
+#undef MUTANT_ID
 #endif
