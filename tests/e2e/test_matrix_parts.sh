@@ -27,14 +27,14 @@ for ((seed = 0; seed < 64; seed++)); do
   sets $seed
 done 3>parts | sort -u >sets
 [ "$(sort -u parts | tr -d '\n')" = 01234567 ] || fail "the parts are $(sort -u parts | tr '\n' ' ')"
-[ "$(wc -l <sets)" -gt 28 ] && ! grep -vEx -- '--seed [1-7] --part [0-7]/8' sets || fail "64 seeds take $(wc -l <sets) parts: $(head -n 3 sets)"
+[ "$(wc -l <sets)" -gt 28 ] && ! grep -vEx -- '--audited --seed [1-7] --part [0-7]/8' sets || fail "64 seeds take $(wc -l <sets) parts: $(head -n 3 sets)"
 [ "$(sets x)" = "$(sets x)" ] || fail "the same seed takes another part"
 ! TESSERA_TEST_SEED=1 "$SOURCE/tests/matrix/other_sets" false || fail "a set that fails passes"
 file=$BUILD/tests/matrix/CTestTestfile.cmake
 for seed in 1 2 3 4 5 6 7; do
-  grep -q "^add_test(\[=\[matrix/seed_$seed\]=\] \".*/test_matrix\" \"--seed\" \"$seed\")" "$file" || fail "no test of set $seed: $(grep seed_ "$file")"
+  grep -q "^add_test(\[=\[matrix/seed_$seed\]=\] \".*/test_matrix\" \"--audited\" \"--seed\" \"$seed\")" "$file" || fail "no test of set $seed: $(grep seed_ "$file")"
   grep '^set_tests_properties(\[=\[matrix/other_sets\]' "$file" | grep -q "TESSERA_WITHIN \".*matrix/seed_$seed[;\"]" || fail "other_sets is not within seed_$seed"
-  for name in seed_$seed other_sets; do # with digests of what rests, both
+  for name in seed_$seed other_sets; do # with audits, and digests of what rests, both
     grep "^set_tests_properties(\[=\[matrix/$name\]" "$file" | grep -q 'TESSERA_AT_REST_DIGESTS=1' || fail "$name has no digests at rest"
   done
 done
