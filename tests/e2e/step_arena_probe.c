@@ -21,15 +21,17 @@ static tess_status fill(void *user, const tess_range *r, void *data) {
     return TESS_OK;
 }
 
-/* Exits 0 when the mistake is told. */
+/* Exits 0 when the mistake is told. A rank may hear of the other's before its own. */
 static int make_a_mistake(tess *t, const tess_scope *scope) {
     void *p;
-    ok(tess_pass(t, TESS_PASS_EVAL));
-    for (int i = 0; i < SCOPES; i++) {
-        ok(tess_forward_begin(t, scope[i], &p, 1));
-        ok(tess_forward_end(t, scope[i]));
+    tess_status s = tess_pass(t, TESS_PASS_EVAL);
+    for (int i = 0; i < SCOPES && s == TESS_OK; i++) {
+        s = tess_forward_begin(t, scope[i], &p, 1);
+        if (s == TESS_OK)
+            s = tess_forward_end(t, scope[i]);
     }
-    tess_status s = tess_forward_end(t, scope[0]);
+    if (s == TESS_OK)
+        s = tess_forward_end(t, scope[0]);
     return tess_close(t) == s && s < 0 ? 0 : 1;
 }
 
