@@ -20,7 +20,7 @@
 #include "core/engine/scaler.h"
 #include "core/readers/declaration_file.h"
 #include "core/readers/last_run.h"
-#include "tests/unit/said.h"
+#include "tests/unit/noted.h"
 
 static struct {
     const char *fails[2]; /* the calls that fail, by their first word */
@@ -39,19 +39,7 @@ static tess__given callers;
 static tess__plugin plugins[TESS__N_KINDS];
 static int kinds[2 * TESS__N_KINDS]; /* addresses of operations and contexts */
 
-static tess_status note(const char *format, ...) {
-    char text[256];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    say("%s; ", text);
-    const size_t word = strcspn(text, " ");
-    for (int i = 0; i < 2; i++)
-        if (world.fails[i] && strlen(world.fails[i]) == word && !strncmp(world.fails[i], text, word))
-            return tess__fail(TESS_E_DEVICE, "%s failed", world.fails[i]);
-    return TESS_OK;
-}
+#define note(...) noted(world.fails, 2, __VA_ARGS__)
 static tess_status read_world(tess__world *w) {
     *w = (tess__world){ .rank = world.rank, .nranks = world.nranks, .local_rank = world.local_rank };
     w->generation = world.generation;

@@ -15,7 +15,7 @@
 #include "core/kernels/norm.h"
 #include "core/layout/matrices.h"
 #include "core/optimize/parts.h"
-#include "tests/unit/said.h"
+#include "tests/unit/noted.h"
 #include "rooms.h"
 
 static struct {
@@ -39,18 +39,7 @@ static tess_optimizer_options step;
 static tess_run_options run;
 static tess_request *const posted = (tess_request *)&world;
 
-static tess_status note(const char *format, ...) {
-    char text[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    say("%s; ", text);
-    const size_t word = strcspn(text, " ");
-    if (world.fails && strlen(world.fails) == word && !strncmp(world.fails, text, word))
-        return tess__fail(TESS_E_DEVICE, "failed");
-    return TESS_OK;
-}
+#define note(...) noted(&world.fails, 1, __VA_ARGS__)
 
 static const char *const comm_of[] = { "world", "shard", "replica", "copy", "sums" };
 static const char *const op_of[] = { "?", "gather", "scatter", "sum", "broadcast", "exchange", "barrier", "parts" };

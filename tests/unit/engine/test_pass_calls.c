@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
-#include "tests/unit/said.h"
+#include "tests/unit/noted.h"
 #include "rooms.h"
 
 enum { PARAMS = 5, SCOPES = 2 };
@@ -23,18 +23,7 @@ static struct {
 } world;
 static tess t;
 
-static tess_status note(const char *format, ...) {
-    char text[256];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    say("%s; ", text);
-    const size_t word = strcspn(text, " ");
-    return world.fails && strlen(world.fails) == word && !strncmp(world.fails, text, word)
-               ? tess__fail(TESS_E_DEVICE, "failed")
-               : TESS_OK;
-}
+#define note(...) noted(&world.fails, 1, __VA_ARGS__)
 static void *get_memory(size_t n, size_t size) {
     if (world.callocs_left == 0)
         return NULL;

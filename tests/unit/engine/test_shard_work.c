@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
-#include "tests/unit/said.h"
+#include "tests/unit/noted.h"
 #include "rooms.h"
 
 enum { SHARD = 512, PER_BLOCK = TESS_Q8_BYTES };
@@ -31,18 +31,7 @@ static const void *arrived[8];
 static tess_place runs[4];
 static tess__executor lane;
 
-static tess_status note(const char *format, ...) {
-    char text[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    say("%s; ", text);
-    const size_t word = strcspn(text, " ");
-    return world.fails && strlen(world.fails) == word && !strncmp(world.fails, text, word)
-               ? tess__fail(TESS_E_DEVICE, "failed")
-               : TESS_OK;
-}
+#define note(...) noted(&world.fails, 1, __VA_ARGS__)
 
 static tess_status kernel(void *executor, tess_kernel *k) {
     static const char *const names[] = { "?", "cast", "tree", "scale", "squares", "optimize", "clip" };

@@ -16,7 +16,7 @@
 #include "core/engine/finite.h"
 #include "core/engine/scaler.h"
 #include "core/engine/values.h"
-#include "tests/unit/said.h"
+#include "tests/unit/noted.h"
 
 enum { MOST = TESS__CHUNK_ELEMS };
 static struct {
@@ -29,18 +29,7 @@ static struct {
 static tess t;
 static char at[4][8];
 
-static tess_status note(const char *format, ...) {
-    char text[160];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    say("%s; ", text);
-    const size_t word = strcspn(text, " ");
-    return world.fails && strlen(world.fails) == word && !strncmp(world.fails, text, word)
-               ? tess__fail(TESS_E_DEVICE, "failed")
-               : TESS_OK;
-}
+#define note(...) noted(&world.fails, 1, __VA_ARGS__)
 static tess__value value_of(uint32_t of) {
     assert_in_range(of, TESS_OF_PARAM, TESS_OF_MOMENT2);
     return (tess__value){ .at = at[of - TESS_OF_PARAM], .dtype = TESS_F32, .mem = of };
