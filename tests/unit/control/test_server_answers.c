@@ -338,19 +338,20 @@ static void use_world(void) {
     close_world(&w);
 }
 
-/* Of one arena, so that the count is of all threads. */
+/* Of one arena, so that the count is of all threads. What is lost is lost in each round; what threads keep for their
+   next allocations counts as held too, comes and goes with their order, and does not grow round after round. */
 static void test_server_answers__a_server_gives_back_what_it_held(void **state) {
     (void)state;
-    enum {
-        TIMES = 128,
-        SLACK = 32 * TIMES
-    }; /* less than any table's entry, each time; threads leave some 2 KiB once */
-    for (int i = 0; i < 8; i++)
-        use_world();
-    uint64_t before = held();
-    for (int i = 0; i < TIMES; i++)
-        use_world();
-    assert_in_range(held(), 0, before + SLACK);
+    enum { ROUNDS = 8, TIMES = 128, SLACK = 16 * TIMES }; /* half of the least that malloc gives, each time */
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < ROUNDS && least > SLACK; i++) {
+        uint64_t before = held();
+        for (int k = 0; k < TIMES; k++)
+            use_world();
+        int64_t grown = (int64_t)(held() - before);
+        least = grown < least ? grown : least;
+    }
+    assert_true(least <= SLACK);
 }
 
 /* Rank 1 of four is not among those who go on: their numbers are new ones, and the launcher's stay the old ones. */
