@@ -16,12 +16,12 @@ static inline void say(const char *format, ...) {
     va_end(args);
 }
 
-/** The last of what was said, each of which ends with "; ". */
-static inline const char *last_said(void) {
+/** The last of what was said, each of which ends with "; ", begins so. After cmocka.h. */
+static inline void expect_last(const char *call) {
     const char *last = said_so_far;
     for (const char *end = strstr(last, "; "); end && end[2]; end = strstr(last, "; "))
         last = end + 2;
-    return last;
+    assert_int_equal(strncmp(last, call, strlen(call)), 0);
 }
 
 /** Compares with what was said since the last time, and forgets it. After cmocka.h. */

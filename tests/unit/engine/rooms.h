@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Memory by role and index, as an engine has it, whose addresses have names: so a test can write down from where to
- * where work goes. */
+/* Memory by role and index, as an engine has it. Its addresses have names, so that a test can write down from where
+ * to where work goes. */
 #ifndef TEST_ROOMS_H
 #define TEST_ROOMS_H
 #include "core/engine/state.h"

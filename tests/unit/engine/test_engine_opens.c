@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Opening and closing an engine alone, with all that both call written down: in which order, on which ranks, what of
- * the plugins goes into the plan, what is refused, and that every failure ends in a whole teardown. */
+/* Opening and closing an engine alone, with all that both call written down. These tests hold in which order, on which
+ * ranks, and what of the plugins goes into the plan. Some is refused; every failure ends in a whole teardown. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -162,7 +162,7 @@ static int unmap(void *at, size_t n) {
 #define tess__engine_fail(e, s) fail_engine(e, s)
 #define tess__comm_drop(c, r) ((void)((r) ? note("drop %d", (int)(uintptr_t)(r)) : TESS_OK))
 #define tess__streams_drop(q) ((void)note("drop-streams"))
-#define tess__comms_abort(c, why) ((void)note("abort %d", why))
+#define tess__comms_abort(c, why) ((void)note("abort %s", (why) == TESS_E_DEVICE ? "device" : "?"))
 #define tess__comms_withdraw(c) ((void)note("withdraw"))
 #define tess__streams_idle(q) ((void)note("idle"))
 #define tess__graphs_drop(g, d) ((void)note("graphs"))
@@ -228,6 +228,7 @@ static int begin(void **state) {
           "; recovery; guard; memory; streams-end; device-end; plugins-end; tables; plan-end; "                        \
           "given-free; leave-group; "
 #define CLOSED CLOSED_WITH("", "", "1")
+#define BROKEN CLOSED_WITH("abort device; ", "idle; ", "0")
 
 static tess *opens(const tess_options *o, const char *want) {
     tess *t = NULL;
@@ -440,23 +441,14 @@ static void test_engine_opens__a_failure_is_torn_down_whole(void **state) {
         assert_ptr_equal(t, &world); /* outputs are written on success only */
         char *end = strstr(said_so_far, "fail; ");
         assert_non_null(end);
-        const char *torn =
-            "fail; save; digests; abort -7; drop-streams; lanes; trace; abort -7; withdraw; idle; graphs; "
-            "release 1; comms-end 0; leave 0; recovery; guard; memory; streams-end; device-end; plugins-end; "
-            "tables; plan-end; given-free; leave-group; ";
-        char want[640];
-        snprintf(want, sizeof want, "%s", torn);
-        for (char *a = want; (a = strstr(a, "abort -7")); a += 8)
-            a[7] = (char)('0' - TESS_E_DEVICE);
-        assert_string_equal(end, want);
+        assert_string_equal(end, "fail; save; digests; " BROKEN);
         *end = 0;
-        const size_t n = strlen(said_so_far);
-        if (i) /* behind it nothing was called */
-            assert_int_equal(strncmp(said_so_far, whole, n), 0);
-        else
+        if (i) { /* behind it nothing was called */
+            assert_int_equal(strncmp(said_so_far, whole, strlen(said_so_far)), 0);
+            expect_last(calls[i]);
+        } else
             assert_string_equal(said_so_far, "given-of; host; ");
         assert_ptr_equal(world.given, &callers);
-        assert_int_equal(i ? strncmp(last_said(), calls[i], strlen(calls[i])) : 0, 0);
         said_so_far[0] = 0;
     }
     begin(NULL);
@@ -514,11 +506,7 @@ static void test_engine_opens__an_end_waits_for_what_is_under_way(void **state) 
 }
 
 static void test_engine_opens__an_end_that_fails_is_told_and_ends_all_the_same(void **state) {
-    char want[640];
     (void)state;
-    snprintf(want, sizeof want, "%s", CLOSED_WITH("abort -0; ", "idle; ", "0"));
-    for (char *a = want; (a = strstr(a, "abort -0")); a += 8)
-        a[7] = (char)('0' - TESS_E_DEVICE);
     static const char *const calls[] = { "finish", "exchange", "sync" };
     for (int i = 0; i < 3; i++) {
         tess *t = open_one();
@@ -532,7 +520,7 @@ static void test_engine_opens__an_end_that_fails_is_told_and_ends_all_the_same(v
                                              "finish; save; digests; not-ready; exchange 'tess_close'; fail; ",
                                              "finish; save; digests; not-ready; exchange 'tess_close'; sync; fail; " };
         assert_int_equal(strncmp(said_so_far, first[i], strlen(first[i])), 0);
-        assert_string_equal(said_so_far + strlen(first[i]), want);
+        assert_string_equal(said_so_far + strlen(first[i]), BROKEN);
         said_so_far[0] = 0;
     }
     tess *t = open_one(); /* with an error nobody is waited for, and it is the engine's */
@@ -542,7 +530,7 @@ static void test_engine_opens__an_end_that_fails_is_told_and_ends_all_the_same(v
     t->comms.list[TESS__WORLD] = (tess_comm *)&world;
     assert_int_equal(tess_close(t), TESS_E_DEVICE);
     assert_int_equal(strncmp(said_so_far, "save; digests; ", 15), 0);
-    assert_string_equal(said_so_far + 15, want);
+    assert_string_equal(said_so_far + 15, BROKEN);
 }
 
 static void test_engine_opens__what_a_program_held_is_kept_by_rank_0(void **state) {
@@ -568,7 +556,6 @@ static void test_engine_opens__a_large_world_does_not_wait_at_its_end(void **sta
         tess *t = open_one();
         t->comms.list[TESS__WORLD] = (tess_comm *)&world;
         t->plan.setup.nranks = 4096 + more; /* for whom there is room */
-        world.t = t;
         assert_int_equal(tess_close(t), TESS_OK);
         assert_int_equal(strstr(said_so_far, "exchange") == NULL, more);
     }

@@ -9,29 +9,20 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/engine/state.h"
+#include "tests/unit/logged.h"
 #include "tests/unit/said.h"
 
 static struct {
     const char *cause;
     int was_lost, killed;
-    char logged[256];
 } world;
 static tess t;
 
-static void take_log(int32_t level, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    assert_int_equal(level, TESS_LOG_ERROR);
-    vsnprintf(world.logged, sizeof world.logged, format, args);
-    va_end(args);
-}
 static int kill_self(void) {
     return world.killed++;
 }
-#define tess__log take_log
 #define raise(s) kill_self()
 #define tess__control_report(c, s, rank, own) say("report %d, rank %d, %s; ", s, (int)(rank), own)
 #define tess__control_cause_text(c, out, n) snprintf(out, n, "%s", world.cause)
@@ -42,6 +33,7 @@ static int kill_self(void) {
 static int begin(void **state) {
     (void)state;
     memset(&world, 0, sizeof world);
+    memset(&logged, 0, sizeof logged);
     said_so_far[0] = 0;
     memset(&t, 0, sizeof t);
     world.cause = "";
@@ -118,9 +110,10 @@ static void test_errors__a_rank_without_its_store_ends_where_images_are(void **s
         tess__fail(s, "the disk is gone");
         assert_int_equal(tess__engine_fail(&t, s), s);
         assert_int_equal(world.killed, i == 15);
-        assert_string_equal(world.logged, i == 15 ? "the disk is gone: rank 1 ends, and the others go on from images "
-                                                    "(TESSERA_MIRROR)"
-                                                  : "");
+        expect_logged(i == 15, TESS_LOG_ERROR,
+                      i == 15 ? "the disk is gone: rank 1 ends, and the others go on from images "
+                                "(TESSERA_MIRROR)"
+                              : "");
     }
 }
 

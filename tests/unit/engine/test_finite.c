@@ -10,17 +10,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/engine/finite.h"
 #include "core/engine/scaler.h"
 #include "core/engine/values.h"
 #include "core/kernels/norm.h"
+#include "tests/unit/logged.h"
 
 enum { PARAMS = 4, ELEMS = 2 * TESS__CHUNK_ELEMS + 3 };
 static struct {
-    char logged[700];
-    int logs, rescues, exchanges, waits; /* rescues: the scale of losses takes the step */
+    int rescues, exchanges, waits; /* rescues: the scale of losses takes the step */
     uint32_t bad_of;
     int32_t bad_param, other; /* other: 1 + the rank that has found a value */
     uint64_t bad_at;
@@ -30,14 +29,6 @@ static struct {
 static tess t;
 static int64_t notes[TESS__NORM_LIMBS + 1];
 
-static void take_log(int32_t level, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    assert_int_equal(level, TESS_LOG_WARNING);
-    vsnprintf(world.logged, sizeof world.logged, format, args);
-    va_end(args);
-    world.logs++;
-}
 static uint32_t looking_at;
 static int32_t looking_in;
 static tess__owned owned(uint32_t of, int32_t i) {
@@ -66,7 +57,6 @@ static tess_status exchange(const void *mine, uint64_t bytes, char *all) {
         memset(all + (uint64_t)t.comms.world.rank * bytes, 0, bytes);
     return world.exchange;
 }
-#define tess__log take_log
 #define tess__owned_at(e, of, i) owned(of, i)
 #define tess__value_scale(e, of) 1
 #define tess__value_load(e, v, first, n, raw, wide) ((void)(e), (void)(raw), (void)(v), load(first, n, wide))
@@ -87,6 +77,7 @@ static tess__unit units[1];
 static int begin(void **state) {
     (void)state;
     memset(&world, 0, sizeof world);
+    memset(&logged, 0, sizeof logged);
     memset(&t, 0, sizeof t);
     for (int32_t i = 0; i < PARAMS; i++)
         params[i] = (tess__param){ .name = names[i], .tied_to = i };
@@ -166,32 +157,34 @@ static void test_finite__a_run_stops_or_goes_on_or_leaves_the_step_out(void **st
     t.settings.on_nan = TESS__NAN_WARN;
     for (int i = 0; i < 4; i++)
         assert_int_equal(tess__judge_norm(&t), TESS_OK);
-    assert_true(world.logs == 1 && world.exchanges == 1 && !t.step.skips);
-    assert_string_equal(world.logged, "step 7: the gradient norm is inf; the run goes on, and this is said once "
-                                      "(TESSERA_ON_NAN)");
+    assert_true(world.exchanges == 1 && !t.step.skips);
+    expect_logged(1, TESS_LOG_WARNING,
+                  "step 7: the gradient norm is inf; the run goes on, and this is said once "
+                  "(TESSERA_ON_NAN)");
     for (int32_t rank = 0; rank < 2; rank++) {
         begin(state);
         t.comms.world.rank = rank;
         t.settings.on_nan = TESS__NAN_SKIP;
         t.step.norm = (double)INFINITY;
         for (int i = 1; i <= 17; i++) { /* the first, the second, the fourth… */
-            int said = (i & (i - 1)) == 0, before = world.logs;
+            int said = (i & (i - 1)) == 0, before = logged.n;
             t.step.skips = 0;
             assert_int_equal(tess__judge_norm(&t), TESS_OK);
             assert_true(t.step.skips == 1 && t.step.n_skipped == (uint64_t)i);
-            assert_int_equal(world.logs - before, said && rank == 0);
+            assert_int_equal(logged.n - before, said && rank == 0);
         }
         assert_int_equal(world.exchanges, 5); /* all ranks search together */
         if (rank == 0)
-            assert_string_equal(world.logged, "step 7: the gradient norm is inf; the step is left out, 16 so far "
-                                              "(TESSERA_ON_NAN=skip)");
+            expect_logged(5, TESS_LOG_WARNING,
+                          "step 7: the gradient norm is inf; the step is left out, 16 so far "
+                          "(TESSERA_ON_NAN=skip)");
     }
     begin(state);
     t.comms.world.rank = 1; /* rank 0 says it */
     t.settings.on_nan = TESS__NAN_WARN;
     t.step.norm = (double)INFINITY;
     assert_int_equal(tess__judge_norm(&t), TESS_OK);
-    assert_true(world.logs == 0 && t.step.warned_not_finite == 1);
+    assert_true(logged.n == 0 && t.step.warned_not_finite == 1);
 }
 
 static void test_finite__a_spike_is_above_so_many_times_the_usual(void **state) {
@@ -221,11 +214,10 @@ static void test_finite__a_spike_is_above_so_many_times_the_usual(void **state) 
             t.settings.on_nan = skip ? TESS__NAN_SKIP : TESS__NAN_WARN;
             for (int i = 0; i < 3; i++)
                 assert_int_equal(tess__judge_norm(&t), TESS_OK);
-            assert_int_equal(world.logs, rank ? 0 : skip ? 2 : 3);
             assert_int_equal(t.step.n_skipped, skip ? 3 : 0);
             snprintf(want, sizeof want, "%s%s", said,
                      skip ? "; the step is left out, 2 so far (TESSERA_ON_NAN=skip)" : "");
-            assert_string_equal(world.logged, rank ? "" : want);
+            expect_logged(rank ? 0 : skip ? 2 : 3, TESS_LOG_WARNING, rank ? "" : want);
         }
 }
 
@@ -254,7 +246,7 @@ static void test_finite__what_a_step_leaves_is_looked_at(void **state) {
         t.settings.on_nan = TESS__NAN_WARN;
         for (int i = 0; i < 2; i++)
             assert_int_equal(tess__look_at_steps(&t), TESS_OK);
-        assert_int_equal(world.logs, 1); /* whichever rank it is */
+        assert_true(logged.n == 1 && logged.level == TESS_LOG_WARNING); /* whichever rank it is */
     }
     begin(state);
     t.streams.on = 1; /* a device notes it behind the norm */

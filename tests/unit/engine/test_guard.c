@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The copies that TESSERA_STRICT=1 hands out, of a host and of a device that the host does not read: each byte that is
- * written where or when it may not be is seen, named by scope, parameter and call, and none that may be. */
+/* The copies that TESSERA_STRICT=1 hands out, of a host and of a device that the host does not read. Each byte that is
+ * written where or when it may not be is named by scope, parameter and call; no other is. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -12,16 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/engine/state.h"
+#include "tests/unit/logged.h"
+#include "tests/unit/refused.h"
 
 enum { PARAMS = 5, FENCE = 4096, PARAM = TESS__GUARD_PARAM, GRAD = TESS__GUARD_GRAD };
 static struct {
     int host_left, tables_left, rooms_left; /* allocations until one fails; -1: none does */
     tess_status device, fill, copy;
-    int given, fills, copies, reads, logs;
-    char logged[256];
+    int given, fills, copies, reads;
     uint64_t seen_bytes;
     tess_alloc_request asked;
     void *memory;
@@ -82,14 +82,6 @@ static tess_status look(void *to, const void *from, uint64_t n) {
     memcpy(to, from, n);
     return TESS_OK;
 }
-static void take_log(int32_t level, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    vsnprintf(world.logged, sizeof world.logged, format, args);
-    va_end(args);
-    world.logs += level == TESS_LOG_WARNING ? 1 : 100;
-}
-#define tess__log take_log
 #define tess__device_alloc(d, r, out) ((void)(d), alloc(r, out))
 #define tess__device_free(d, b) free_device((b)->ptr)
 #define tess__device_fill(d, at, byte, n) ((void)(d), fill(at, byte, n))
@@ -110,11 +102,12 @@ static tess__param params[PARAMS];
 static tess__group groups[2];
 static tess__scope scopes[2];
 static char names[PARAMS][8] = { "w", "alias", "stat", "frozen", "last" }, scope_names[2][4] = { "h.0", "h.1" };
-/* What the engine itself has: of each parameter and kind. */
+/* The engine's own values, of each parameter and kind. */
 static char real[PARAMS][2][1024];
 
 static void begin_on(uint32_t mem) {
     memset(&world, 0, sizeof world);
+    memset(&logged, 0, sizeof logged);
     world.host_left = world.tables_left = world.rooms_left = -1;
     memset(&t, 0, sizeof t);
     for (int32_t i = 0; i < PARAMS; i++) {
@@ -166,16 +159,6 @@ static void end(void) {
     tess__guard_destroy(t.pass.guard);
     t.pass.guard = NULL;
     assert_int_equal(world.given, 0);
-}
-
-static void fails(tess_status s, const char *format, ...) {
-    char want[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(want, sizeof want, format, args);
-    va_end(args);
-    assert_int_equal(s, TESS_E_INVALID);
-    assert_string_equal(tess_last_error(), want);
 }
 
 /* All that may be done with copies, and what of it comes back. */
@@ -241,7 +224,7 @@ static void test_guard__what_may_be_done_is_done(void **state) {
     assert_true(world.reads && world.freed == 1);
 }
 
-/* Where each copy of 64 bytes or more lies, so that nothing else is written. */
+/* A device's copies lie one behind another, each with its fence, in one allocation. */
 static void test_guard__a_device_has_all_copies_in_one_piece(void **state) {
     (void)state;
     begin_on(TESS_MEM_CUDA);
@@ -296,19 +279,19 @@ static void test_guard__room_that_is_missing_is_said(void **state) {
         begin_on(TESS_MEM_CUDA);
         world.rooms_left = left;
         assert_int_equal(tess__guard_create(&t, &t.pass.guard), TESS_OK);
-        assert_true(!t.pass.guard && !world.given && world.logs == 1);
-        assert_string_equal(world.logged,
-                            "TESSERA_STRICT=1 does not watch pointers, as the copies that it hands out find "
-                            "no room: no memory to look at 4352 bytes");
+        assert_true(!t.pass.guard && !world.given);
+        expect_logged(1, TESS_LOG_WARNING,
+                      "TESSERA_STRICT=1 does not watch pointers, as the copies that it hands out find "
+                      "no room: no memory to look at 4352 bytes");
     }
     begin_on(TESS_MEM_CUDA);
     world.device = TESS_E_NOMEM;
     assert_int_equal(tess__guard_create(&t, &t.pass.guard), TESS_OK);
-    assert_true(!t.pass.guard && !world.given && world.logs == 1 && !world.freed);
+    assert_true(!t.pass.guard && !world.given && logged.n == 1 && !world.freed);
     begin_on(TESS_MEM_CUDA);
     world.device = TESS_E_DEVICE; /* but a device that is broken is no question of room */
     assert_int_equal(tess__guard_create(&t, &t.pass.guard), TESS_E_DEVICE);
-    assert_true(!t.pass.guard && !world.given && !world.logs);
+    assert_true(!t.pass.guard && !world.given && !logged.n);
     begin_on(TESS_MEM_CUDA);
     world.fill = TESS_E_DEVICE;
     assert_int_equal(tess__guard_create(&t, &t.pass.guard), TESS_E_DEVICE);
@@ -328,10 +311,11 @@ static void test_guard__each_byte_past_the_end_is_seen(void **state) {
                 begin_on(kinds_of_memory[m]);
                 make();
                 open_at(4, kind)[bytes_there(4, kind) + in_fence[i]] ^= 1;
-                fails(close_at(4, kind),
-                      "the_call of scope \"h.1\": the program wrote past the end of the %s \"last\", which is declared "
-                      "with 14 elements (TESSERA_STRICT=1)",
-                      kind == PARAM ? "parameter" : "gradient of");
+                refuses(
+                    close_at(4, kind),
+                    "the_call of scope \"h.1\": the program wrote past the end of the %s \"last\", which is declared "
+                    "with 14 elements (TESSERA_STRICT=1)",
+                    kind == PARAM ? "parameter" : "gradient of");
                 end();
             }
 }
@@ -344,9 +328,9 @@ static void test_guard__a_parameter_is_read_only(void **state) {
             begin_on(kinds_of_memory[m]);
             make();
             open_at(0, PARAM)[places[i]] ^= 1;
-            fails(close_at(0, PARAM),
-                  "the_call of scope \"h.1\": the program wrote to parameter \"w\", which is read-only "
-                  "(TESSERA_STRICT=1)");
+            refuses(close_at(0, PARAM),
+                    "the_call of scope \"h.1\": the program wrote to parameter \"w\", which is read-only "
+                    "(TESSERA_STRICT=1)");
             end();
         }
 }
@@ -367,10 +351,10 @@ static void test_guard__a_pointer_that_has_ended_is_not_written(void **state) {
                         char *at = open_at(0, kind);
                         if (closed_before)
                             assert_int_equal(close_at(0, kind), TESS_OK);
-                        else
+                        else {
                             t.pass.guard->copies[kind].open = 0; /* as if no begin had come yet */
-                        if (!closed_before)
                             memset(at, kind == PARAM ? 0xff : 0, n);
+                        }
                         at[places[i]] ^= 1;
                         void *out = NULL;
                         const char *format =
@@ -378,9 +362,9 @@ static void test_guard__a_pointer_that_has_ended_is_not_written(void **state) {
                                        "(seen in %s, TESSERA_STRICT=1)",
                                    *what = kind == PARAM ? "parameter" : "gradient of",
                                    *scope = closed_before ? "h.1" : "?";
-                        fails(tess__guard_check(&t, "a check"), format, what, ends[blocks][kind], scope, "a check");
-                        fails(tess__guard_open(&t, 0, kind, real[0][kind], &out), format, what, ends[blocks][kind],
-                              scope, "the next begin");
+                        refuses(tess__guard_check(&t, "a check"), format, what, ends[blocks][kind], scope, "a check");
+                        refuses(tess__guard_open(&t, 0, kind, real[0][kind], &out), format, what, ends[blocks][kind],
+                                scope, "the next begin");
                         at[places[i]] ^= 1;
                         assert_int_equal(tess__guard_check(&t, "a check"), TESS_OK);
                         end();
@@ -441,10 +425,10 @@ static void test_guard__a_gradient_with_the_nan_of_released_memory_is_named(void
         memset(real[0][GRAD], 0, sizeof real[0][GRAD]);
         make();
         memset(open_at(4, GRAD) + 8 * i, 0xff, 8);
-        fails(close_at(4, GRAD), want, "last");
+        refuses(close_at(4, GRAD), want, "last");
         if (i < 10) {
             memset(open_at(0, GRAD) + 4 * i, 0xff, 4);
-            fails(close_at(0, GRAD), want, "w");
+            refuses(close_at(0, GRAD), want, "w");
         }
         end();
     }

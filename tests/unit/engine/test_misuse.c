@@ -10,20 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/log.h"
 #include "core/engine/state.h"
+#include "tests/unit/logged.h"
+#include "tests/unit/refused.h"
 
-static char warned[256];
-static int warnings;
 static const char *given;
-static void take_log(int32_t level, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    vsnprintf(warned, sizeof warned, format, args);
-    va_end(args);
-    warnings += level == TESS_LOG_WARNING ? 1 : 100;
-}
-#define tess__log take_log
 #define tess__given_text(g, key) (strcmp(key, "optimizer") == 0 ? given : NULL)
 #include "core/engine/misuse.c"
 
@@ -54,18 +45,13 @@ static int begin(void **state) {
     t.settings.optimizer = adamw;
     t.pass.begun = begun;
     t.pass.kind = TESS_PASS_TRAIN;
-    warnings = 0;
+    memset(&logged, 0, sizeof logged);
     given = NULL;
     return 0;
 }
 
 static tess_optimizer_options options(void) {
     return (tess_optimizer_options){ .struct_size = sizeof(tess_optimizer_options), .lr = 0.5f };
-}
-
-static void refuses(tess_status s, const char *why) {
-    assert_int_equal(s, TESS_E_INVALID);
-    assert_string_equal(tess_last_error(), why);
 }
 
 /* ---- a step ---- */
@@ -180,7 +166,7 @@ static void test_misuse__a_rate_is_a_finite_number(void **state) {
         else
             assert_int_equal(tess__check_step_options(&t, &o), TESS_OK);
     }
-    assert_int_equal(warnings, 0);
+    assert_int_equal(logged.n, 0);
     for (int32_t rank = 1; rank >= 0; rank--) { /* once, by one rank */
         t.comms.world.rank = rank;
         t.step.warned_lr = 0;
@@ -188,9 +174,10 @@ static void test_misuse__a_rate_is_a_finite_number(void **state) {
         o.lr = 0;
         for (int k = 0; k < 2; k++)
             assert_int_equal(tess__check_step_options(&t, &o), TESS_OK);
-        assert_int_equal(warnings, rank == 0);
+        assert_int_equal(logged.n, rank == 0);
     }
-    assert_string_equal(warned, "tess_step: lr is 0, so no parameter changes; is tess_optimizer_options.lr missing?");
+    expect_logged(1, TESS_LOG_WARNING,
+                  "tess_step: lr is 0, so no parameter changes; is tess_optimizer_options.lr missing?");
     t.settings.strict = 1;
     tess_optimizer_options o = options();
     assert_int_equal(tess__check_step_options(&t, &o), TESS_OK);
@@ -278,10 +265,10 @@ static void test_misuse__a_training_pass_has_a_backward(void **state) {
 static void test_misuse__settings_without_effect_are_said(void **state) {
     (void)state;
     tess__say_unused(&t);
-    assert_int_equal(warnings, 0);
+    assert_int_equal(logged.n, 0);
     t.settings.activations = recompute;
     tess__say_unused(&t);
-    assert_string_equal(warned, "activations=recompute has no effect without blocks");
+    expect_logged(1, TESS_LOG_WARNING, "activations=recompute has no effect without blocks");
     assert_int_equal(tess__check_activations(&t), TESS_OK);
     t.settings.strict = 1;
     refuses(tess__check_activations(&t),
@@ -291,20 +278,20 @@ static void test_misuse__settings_without_effect_are_said(void **state) {
     given = sgd;
     t.settings.optimizer = sgd;
     tess__say_unused(&t);
-    assert_string_equal(warned, "activations=recompute has no effect without blocks; TESSERA_OPTIMIZER=sgd takes the "
-                                "place of the program's adamw");
+    expect_logged(1, TESS_LOG_WARNING,
+                  "activations=recompute has no effect without blocks; TESSERA_OPTIMIZER=sgd takes the "
+                  "place of the program's adamw");
     t.plan.model.n_blocks = 1;
     assert_int_equal(tess__check_activations(&t), TESS_OK);
     t.settings.options.optimizer = adamw;
     tess__say_unused(&t);
-    assert_string_equal(warned, "TESSERA_OPTIMIZER=sgd takes the place of the program's adamw");
-    assert_int_equal(warnings, 3);
+    expect_logged(1, TESS_LOG_WARNING, "TESSERA_OPTIMIZER=sgd takes the place of the program's adamw");
     for (int i = 0; i < 3; i++) { /* as the program has it, another than what took effect, none */
         t.settings.options.optimizer = i ? adamw : sgd;
         t.settings.optimizer = i == 1 ? adamw : sgd;
         given = i == 2 ? NULL : sgd;
         tess__say_unused(&t);
-        assert_int_equal(warnings, 3);
+        assert_int_equal(logged.n, 0);
     }
     t.plan.model.n_blocks = 0;
     t.settings.activations = keep;

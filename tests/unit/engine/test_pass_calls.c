@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The hooks of a pass alone, with all that they call written down: which pointers a scope has, in which order a pass
- * starts, runs, deviates and ends, and what becomes of calls at a wrong time and of failures. */
+/* The hooks of a pass alone, with all that they call written down. These tests hold which pointers a scope has, and in
+ * which order a pass starts, runs, deviates and ends. They hold what becomes of calls at a wrong time and of failures.
+ */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -13,6 +14,7 @@
 
 #include "core/base/status.h"
 #include "tests/unit/noted.h"
+#include "tests/unit/refused.h"
 #include "rooms.h"
 
 enum { PARAMS = 5, SCOPES = 2 };
@@ -180,15 +182,6 @@ static void did(tess_status s, const char *want) {
     assert_int_equal(s, TESS_OK);
     expect_said(want);
 }
-static void fails(tess_status got, const char *format, ...) {
-    char want[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(want, sizeof want, format, args);
-    va_end(args);
-    assert_int_equal(got, TESS_E_INVALID);
-    assert_string_equal(tess_last_error(), want);
-}
 
 /* ---- pointers ---- */
 
@@ -245,28 +238,28 @@ static void test_pass_calls__rooms_and_tags_fit_the_scope(void **state) {
     void *p[3];
     (void)state;
     for (int scope = -1; scope <= SCOPES; scope += SCOPES + 1)
-        fails(check_scope(&t, "x", scope, p, 3), "x: %d is no scope; there are 2", scope);
+        refuses(check_scope(&t, "x", scope, p, 3), "x: %d is no scope; there are 2", scope);
     for (int n = 0; n < 5; n++)
         if (n != 3)
-            fails(check_scope(&t, "x", 0, p, n), "x: scope \"h.0\" has 3 parameters, room for %d was given", n);
-    fails(check_scope(&t, "x", 0, NULL, 3), "x: scope \"h.0\" has 3 parameters, room for 0 was given");
-    fails(check_scope(&t, "x", 0, NULL, -3), "x: scope \"h.0\" has 3 parameters, room for 0 was given");
+            refuses(check_scope(&t, "x", 0, p, n), "x: scope \"h.0\" has 3 parameters, room for %d was given", n);
+    refuses(check_scope(&t, "x", 0, NULL, 3), "x: scope \"h.0\" has 3 parameters, room for 0 was given");
+    refuses(check_scope(&t, "x", 0, NULL, -3), "x: scope \"h.0\" has 3 parameters, room for 0 was given");
     assert_int_equal(check_scope(&t, "x", 0, p, 3), TESS_OK);
     scopes[1].n_params = 0;
     assert_int_equal(check_scope(&t, "x", 1, NULL, 0), TESS_OK); /* it has none */
     assert_int_equal(check_scope(&t, "x", 0, p, -2), TESS_OK);
-    fails(check_scope(&t, "x", 0, p, -1), "x: parameter \"b\" has tag 1, and the table has 1 slots");
+    refuses(check_scope(&t, "x", 0, p, -1), "x: parameter \"b\" has tag 1, and the table has 1 slots");
     params[0].tag = 5;
-    fails(check_scope(&t, "x", 0, p, -5), "x: parameter \"w\" has tag 5, and the table has 5 slots");
+    refuses(check_scope(&t, "x", 0, p, -5), "x: parameter \"w\" has tag 5, and the table has 5 slots");
     assert_int_equal(check_scope(&t, "x", 0, p, -6), TESS_OK); /* the alias's own tag counts for nothing */
     params[1].tag = 5;
-    fails(check_scope(&t, "x", 0, p, -6), "x: parameters \"w\" and \"b\" of scope \"h.0\" have one tag");
+    refuses(check_scope(&t, "x", 0, p, -6), "x: parameters \"w\" and \"b\" of scope \"h.0\" have one tag");
     static int32_t alias_first[] = { 4, 3, 1 };
     scopes[0].params = alias_first;
     params[3].tag = 2;
-    fails(check_scope(&t, "x", 0, p, -6), "x: parameters \"w\" and \"b\" of scope \"h.0\" have one tag");
+    refuses(check_scope(&t, "x", 0, p, -6), "x: parameters \"w\" and \"b\" of scope \"h.0\" have one tag");
     params[1].tag = 2;
-    fails(check_scope(&t, "x", 0, p, -6), "x: parameters \"frozen\" and \"b\" of scope \"h.0\" have one tag");
+    refuses(check_scope(&t, "x", 0, p, -6), "x: parameters \"frozen\" and \"b\" of scope \"h.0\" have one tag");
 }
 
 /* ---- tables ---- */
@@ -349,11 +342,11 @@ static void test_pass_calls__kinds_of_passes_have_their_programs(void **state) {
     did(tess_pass(&t, TESS_PASS_EVAL), "before 2; refresh; ");
     assert_int_equal(slot(t.pass.program), TESS__P_EVAL);
     t.pass.kind = 0;
-    fails(tess_pass(&t, TESS_PASS_TRAIN | TESS_PASS_NO_SYNC),
-          "tess_pass: a pass without communication needs accum > 1 and sync=end, and cannot be the last of its step");
+    refuses(tess_pass(&t, TESS_PASS_TRAIN | TESS_PASS_NO_SYNC),
+            "tess_pass: a pass without communication needs accum > 1 and sync=end, and cannot be the last of its step");
     static const uint32_t none[] = { 0, 3, TESS_PASS_EVAL | TESS_PASS_NO_SYNC, 99 };
     for (int i = 0; i < 4; i++)
-        fails(tess_pass(&t, none[i]), "tess_pass: %u is no kind of pass", none[i]);
+        refuses(tess_pass(&t, none[i]), "tess_pass: %u is no kind of pass", none[i]);
     said_so_far[0] = 0;
     t.plan.setup.accum = 3;
     for (int each = 0; each < 2; each++)
@@ -371,19 +364,19 @@ static void test_pass_calls__kinds_of_passes_have_their_programs(void **state) {
         }
     t.pass.microbatch = 3;
     strcpy(t.settings.accum_text, " (why)");
-    fails(tess_pass(&t, TESS_PASS_TRAIN),
-          "tess_pass: 3 microbatches are declared per step (accum) and all have run (why); "
-          "tess_step or tess_grad_drop comes next");
+    refuses(tess_pass(&t, TESS_PASS_TRAIN),
+            "tess_pass: 3 microbatches are declared per step (accum) and all have run (why); "
+            "tess_step or tess_grad_drop comes next");
     assert_int_equal(tess_pass(&t, TESS_PASS_EVAL), TESS_OK);
     t.pass.kind = 0;
     t.pass.summoned = 1;
-    fails(tess_pass(&t, TESS_PASS_EVAL), "tess_pass while parameters are summoned");
+    refuses(tess_pass(&t, TESS_PASS_EVAL), "tess_pass while parameters are summoned");
     t.plan.model.n_blocks = 1;
-    fails(tess_pass(&t, TESS_PASS_EVAL), "tess_pass: this model declares blocks, which run by tess_run");
+    refuses(tess_pass(&t, TESS_PASS_EVAL), "tess_pass: this model declares blocks, which run by tess_run");
     t.settings.plan_only = 1;
-    fails(tess_pass(&t, TESS_PASS_EVAL), "tess_pass before tess_shard");
+    refuses(tess_pass(&t, TESS_PASS_EVAL), "tess_pass before tess_shard");
     t.settings.plan_only = t.sharded = 0;
-    fails(tess_pass(&t, TESS_PASS_EVAL), "tess_pass before tess_shard");
+    refuses(tess_pass(&t, TESS_PASS_EVAL), "tess_pass before tess_shard");
     assert_int_equal(tess_pass(NULL, TESS_PASS_EVAL), TESS_E_INVALID);
     t.plan.model.n_blocks = 0;
 }
@@ -496,7 +489,7 @@ static void test_pass_calls__nothing_comes_behind_a_failure(void **state) {
         world.fails = calls[i];
         assert_int_equal(tess__pass_finish(&t), TESS_E_DEVICE);
         assert_int_equal(strncmp(said_so_far, whole, strlen(said_so_far)), 0);
-        assert_int_equal(strncmp(last_said(), calls[i], strlen(calls[i])), 0);
+        expect_last(calls[i]);
     }
     static const char *const of_begin[] = { "run", "open" }, *const of_end[] = { "close", "digest-event", "run" };
     for (int i = 0; i < 2; i++) {
@@ -535,26 +528,26 @@ static void test_pass_calls__nothing_comes_behind_a_failure(void **state) {
 static void test_pass_calls__scopes_at_a_wrong_time_are_named(void **state) {
     void *p[3];
     (void)state;
-    fails(tess_forward_begin(&t, 0, p, 3), "scope \"h.0\" is entered outside a pass; tess_pass comes first");
+    refuses(tess_forward_begin(&t, 0, p, 3), "scope \"h.0\" is entered outside a pass; tess_pass comes first");
     t.pass.ended_by = "x";
-    fails(tess_forward_begin(&t, 0, p, 3),
-          "scope \"h.0\" is entered outside a pass: x has ended it; tess_pass comes first");
+    refuses(tess_forward_begin(&t, 0, p, 3),
+            "scope \"h.0\" is entered outside a pass: x has ended it; tess_pass comes first");
     start(TESS_PASS_EVAL);
-    fails(tess_backward_begin(&t, 1, p, p, 2), "backward of scope \"h.1\" in an evaluation");
-    fails(tess_backward_end(&t, 1), "backward of scope \"h.1\" in an evaluation");
+    refuses(tess_backward_begin(&t, 1, p, p, 2), "backward of scope \"h.1\" in an evaluation");
+    refuses(tess_backward_end(&t, 1), "backward of scope \"h.1\" in an evaluation");
     t.pass.kind = TESS_PASS_TRAIN;
-    fails(tess_forward_end(&t, 1), "forward of scope \"h.1\" ends without having begun");
-    fails(tess_backward_end(&t, 0), "backward of scope \"h.0\" ends without having begun");
+    refuses(tess_forward_end(&t, 1), "forward of scope \"h.1\" ends without having begun");
+    refuses(tess_backward_end(&t, 0), "backward of scope \"h.0\" ends without having begun");
     expect_said("fail; fail; fail; fail; ");
     for (int scope = -1; scope <= SCOPES; scope += SCOPES + 1) {
-        fails(tess_forward_end(&t, scope), "tess_forward_end: %d is no scope; there are 2", scope);
-        fails(tess_backward_end(&t, scope), "tess_backward_end: %d is no scope; there are 2", scope);
-        fails(tess_backward_begin(&t, scope, p, p, 3), "tess_backward_begin: %d is no scope; there are 2", scope);
+        refuses(tess_forward_end(&t, scope), "tess_forward_end: %d is no scope; there are 2", scope);
+        refuses(tess_backward_end(&t, scope), "tess_backward_end: %d is no scope; there are 2", scope);
+        refuses(tess_backward_begin(&t, scope, p, p, 3), "tess_backward_begin: %d is no scope; there are 2", scope);
     }
     for (int k = 0; k < 4; k++) {
         t.pass.entered[k] = 1;
-        fails(tess__pass_finish(&t), "the pass ends while %s of scope \"h.%d\" has begun and not ended",
-              k % 2 ? "backward" : "forward", k / 2);
+        refuses(tess__pass_finish(&t), "the pass ends while %s of scope \"h.%d\" has begun and not ended",
+                k % 2 ? "backward" : "forward", k / 2);
         t.pass.entered[k] = 0;
     }
     t.pass.kind = 0;
@@ -576,19 +569,19 @@ static void test_pass_calls__summoned_parameters_are_compiled_as_they_come(void 
     assert_string_equal(place(p[0]), "full1");
     did(tess_summon_begin(&t, 1, p, 2), "refresh; event 1 1; run all; open 2; open 3; ");
     assert_int_equal(t.pass.summoned, 2);
-    fails(tess_summon_end(&t, -1), "tess_summon_end: scope -1 is not summoned");
-    fails(tess_summon_end(&t, 2), "tess_summon_end: scope 2 is not summoned");
+    refuses(tess_summon_end(&t, -1), "tess_summon_end: scope -1 is not summoned");
+    refuses(tess_summon_end(&t, 2), "tess_summon_end: scope 2 is not summoned");
     said_so_far[0] = 0;
     did(tess_summon_end(&t, 0), "event 2 0; run all; ");
     assert_true(t.pass.entered[0] == 0 && t.memory.deviating);
-    fails(tess_summon_end(&t, 0), "tess_summon_end: scope 0 is not summoned");
+    refuses(tess_summon_end(&t, 0), "tess_summon_end: scope 0 is not summoned");
     said_so_far[0] = 0;
     did(tess_summon_end(&t, 1), "event 2 1; compiled; run all; drop-overflow; ");
     assert_true(t.pass.summoned == 0 && !t.memory.deviating);
     t.pass.entered[1] = 1;
-    fails(tess_summon_end(&t, 0), "tess_summon_end: scope 0 is not summoned");
+    refuses(tess_summon_end(&t, 0), "tess_summon_end: scope 0 is not summoned");
     t.pass.entered[0] = 1;
-    fails(tess_summon_end(&t, 0), "tess_summon_end: scope 0 is not summoned"); /* of a pass, not of a summon */
+    refuses(tess_summon_end(&t, 0), "tess_summon_end: scope 0 is not summoned"); /* of a pass, not of a summon */
     t.pass.entered[0] = t.pass.entered[1] = 0;
     t.pass.guard = NULL;
     static const char *const begins[] = { "refresh", "event", "run", "open" };
@@ -621,11 +614,11 @@ static void test_pass_calls__a_summon_ends_an_evaluation_and_no_training(void **
     void *p[3];
     (void)state;
     t.sharded = 0;
-    fails(tess_summon_begin(&t, 0, p, 3), "tess_summon_begin before tess_shard");
+    refuses(tess_summon_begin(&t, 0, p, 3), "tess_summon_begin before tess_shard");
     t.sharded = t.settings.plan_only = 1;
-    fails(tess_summon_begin(&t, 0, p, 3), "tess_summon_begin before tess_shard");
+    refuses(tess_summon_begin(&t, 0, p, 3), "tess_summon_begin before tess_shard");
     t.settings.plan_only = 0;
-    fails(tess_summon_begin(&t, 2, p, 3), "tess_summon_begin: 2 is no scope; there are 2");
+    refuses(tess_summon_begin(&t, 2, p, 3), "tess_summon_begin: 2 is no scope; there are 2");
     for (int strict = 0; strict < 2; strict++)
         for (int train = 0; train < 2; train++)
             for (int deviating = 0; deviating < 2; deviating++)
@@ -638,7 +631,7 @@ static void test_pass_calls__a_summon_ends_an_evaluation_and_no_training(void **
                     const int inside = deviating || !at_end;
                     const tess_status s = tess_summon_begin(&t, 1, p, 2);
                     if (inside && (strict || train))
-                        fails(s, "tess_summon_begin of scope \"h.1\" within a pass, which has not come to its end");
+                        refuses(s, "tess_summon_begin of scope \"h.1\" within a pass, which has not come to its end");
                     else {
                         assert_int_equal(s, TESS_OK);
                         assert_int_equal(t.pass.kind, 0);
@@ -650,9 +643,9 @@ static void test_pass_calls__a_summon_ends_an_evaluation_and_no_training(void **
     start(TESS_PASS_EVAL);
     for (int k = 0; k < 4; k++) {
         t.pass.entered[k] = 1;
-        fails(tess_summon_begin(&t, 1, p, 2),
-              "tess_summon_begin of scope \"h.1\" within a pass: %s of scope \"h.%d\" has begun and not ended",
-              k % 2 ? "backward" : "forward", k / 2);
+        refuses(tess_summon_begin(&t, 1, p, 2),
+                "tess_summon_begin of scope \"h.1\" within a pass: %s of scope \"h.%d\" has begun and not ended",
+                k % 2 ? "backward" : "forward", k / 2);
         t.pass.entered[k] = 0;
     }
     world.fails = "backward-check";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What is noted while a program runs, alone: which instructions have spans, by whose clock, where a collective begins
- * and ends, what a point of the ledger says, and that observers are taken off and put back. */
+/* The notes of a program that runs, alone. These tests hold which instructions have spans, by whose clock, and where a
+ * collective begins and ends. A point of the ledger says what is held; observers are taken off and put back. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 
 #include "core/base/status.h"
 #include "core/engine/state.h"
-#include "tests/unit/said.h"
+#include "tests/unit/noted.h"
 
 static struct {
     const char *fails;
@@ -27,10 +27,7 @@ static tess__mark marks[4];
 static tess__timed *const timed = (tess__timed *)&world;
 static tess__trace *const trace = (tess__trace *)&marks;
 
-static tess_status note(const char *what) {
-    say("%s; ", what);
-    return world.fails && !strcmp(world.fails, what) ? tess__fail(TESS_E_DEVICE, "failed") : TESS_OK;
-}
+#define note(...) noted(&world.fails, 1, __VA_ARGS__)
 static void add(const tess__trace *to, uint32_t track, const tess__instr *in, const tess__event *e, uint64_t step,
                 int64_t begin_ns) {
     assert_ptr_equal(to, trace);
@@ -54,14 +51,12 @@ static tess_status stop_timed(const tess__timeline *line, const tess__timed *spa
     int where = -1;
     for (int i = 0; i < TESS__TIMELINES; i++)
         where = stream == &line->observers[i] ? i : where;
-    say("stop %s %d.%d at %d%s step %d%s; ", track == TESS__TRACK_COMPUTE ? "compute" : "comm", in->op, in->index,
-        where, span ? "" : " nothing", (int)step, e ? " event" : "");
-    return world.fails && !strcmp(world.fails, "stop") ? tess__fail(TESS_E_DEVICE, "failed") : TESS_OK;
+    return note("stop %s %d.%d at %d%s step %d%s", track == TESS__TRACK_COMPUTE ? "compute" : "comm", in->op, in->index,
+                where, span ? "" : " nothing", (int)step, e ? " event" : "");
 }
 static tess_status wait_on(const tess_request *r, const tess_stream *s) {
     assert_ptr_equal(r, &program);
-    say("observer %d; ", (int)(s - t.recorder.timeline.observers));
-    return world.fails && !strcmp(world.fails, "observer") ? tess__fail(TESS_E_DEVICE, "failed") : TESS_OK;
+    return note("observer %d", (int)(s - t.recorder.timeline.observers));
 }
 static tess_status make_trace(uint64_t n, tess__trace **out) {
     *out = trace;

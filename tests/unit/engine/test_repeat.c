@@ -9,13 +9,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/engine/state.h"
+#include "tests/unit/logged.h"
+#include "tests/unit/said.h"
 
 static struct {
-    char said[512], logged[256];
-    int logs, segments, on_host, in_plugin, clips, needs_norm, known;
+    int segments, on_host, in_plugin, clips, needs_norm, known;
     tess_status record, calls, end, run, exchange;
     char others[4]; /* who of the other ranks could not record */
     uint64_t tag;
@@ -29,20 +29,8 @@ static tess__instr instrs[4];
 static tess__buffer buffers[1];
 
 static tess_status note(const char *what, tess_status s) {
-    strcat(world.said, what);
-    strcat(world.said, "; ");
+    say("%s; ", what);
     return s ? tess__fail(s, "%s failed", what) : TESS_OK;
-}
-static void expect_said(const char *want) {
-    assert_string_equal(world.said, want);
-    world.said[0] = 0;
-}
-static void take_log(int32_t level, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    vsnprintf(world.logged, sizeof world.logged, format, args);
-    va_end(args);
-    world.logs += level == TESS_LOG_WARNING ? 100 : 1;
 }
 static tess_status agree(const char *how, const tess_collective *c, const char *doing) {
     char text[256];
@@ -70,7 +58,6 @@ static void *of_pass(int role, uint64_t bytes) {
     assert_int_equal(bytes, role == TESS__BATCH ? 8 : 40);
     return role == TESS__BATCH ? batch_at : numbers;
 }
-#define tess__log take_log
 #define tess__steps_on_host(e, g) ((void)(g), world.on_host)
 #define tess__plugin_steps_on_device(e, g) ((void)(g), world.in_plugin)
 #define tess__device_clips(e) (world.clips)
@@ -125,6 +112,8 @@ static int begin(void **state) {
     static int32_t first_segment[] = { 0, 1, 3 };
     (void)state;
     memset(&world, 0, sizeof world);
+    memset(&logged, 0, sizeof logged);
+    said_so_far[0] = 0;
     memset(&t, 0, sizeof t);
     memset(instrs, 0, sizeof instrs);
     memset(buffers, 0, sizeof buffers);
@@ -226,11 +215,10 @@ static void test_repeat__the_reason_is_said_once_by_one_rank(void **state) {
             for (int k = 0; k < 3; k++)
                 runs("calls; ");
             snprintf(want, sizeof want, "passes that repeat are called and not recorded: %s", why[i]);
-            assert_string_equal(world.logged, want);
-            assert_int_equal(world.logs, 1);
+            expect_logged(1, TESS_LOG_INFO, want);
             world.r.known = 0; /* another pass */
             runs("calls; ");
-            assert_int_equal(world.logs, 1);
+            assert_int_equal(logged.n, 0);
         }
     begin(state); /* other instructions have no part on the host */
     t.plan.programs[TESS__P_TRAIN].n_instrs = 2;
@@ -261,7 +249,7 @@ static void test_repeat__the_reason_is_said_once_by_one_rank(void **state) {
     t.comms.world.rank = 1;
     t.pass.program = &t.plan.programs[TESS__P_TRAIN];
     runs("calls; ");
-    assert_int_equal(world.logs, 0); /* rank 0 says it */
+    assert_int_equal(logged.n, 0); /* rank 0 says it */
 }
 
 static void test_repeat__ranks_agree_on_all_that_a_recording_depends_on(void **state) {
@@ -325,12 +313,9 @@ static void test_repeat__a_recording_that_fails_is_taken_back(void **state) {
         assert_true(!t.graphs.on && !world.r.graph && t.pass.run == &run && !t.step.options);
         assert_true(t.pass.microbatch == 2 && t.pass.pending_grads == 0 && t.step.steps_done == 25);
         assert_true(t.comms.n_collectives == 37 && t.pass.program == &t.plan.programs[TESS__P_TRAIN]);
-        assert_int_equal(world.logs, i < 2 ? 100 : 0); /* the first of those that failed says it */
-        if (i < 2)
-            assert_string_equal(world.logged, i ? "a pass cannot be recorded, so passes are called from now on: end "
-                                                  "recording failed"
-                                                : "a pass cannot be recorded, so passes are called from now on: record "
-                                                  "failed");
+        snprintf(want, sizeof want, "a pass cannot be recorded, so passes are called from now on: %s failed",
+                 i ? "end recording" : "record");
+        expect_logged(i < 2, TESS_LOG_WARNING, i < 2 ? want : ""); /* the first of those that failed says it */
     }
     begin(state);
     world.r.known = 1;
@@ -344,7 +329,7 @@ static void test_repeat__a_recording_that_fails_is_taken_back(void **state) {
     world.r.known = 1;
     world.calls = TESS_E_DEVICE;
     assert_int_equal(tess__repeat_pass(&t, &run, calls), TESS_E_DEVICE);
-    assert_non_null(strstr(world.said, "recorded calls; join; drop recording; could not; no graph; "));
+    assert_non_null(strstr(said_so_far, "recorded calls; join; drop recording; could not; no graph; "));
     begin(state);
     world.r.known = 1;
     world.exchange = TESS_E_PEER;

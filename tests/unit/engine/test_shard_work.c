@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What is done to a group's shard, alone: which kernel runs from where to where, in which dtypes and with which scale,
- * on whose executor; what an optimizer's kernel is told; in which memory something rests, and how it is copied. */
+/* The work on a group's shard, alone. These tests hold which kernel runs from where to where, in which dtypes, with
+ * which scale and on whose executor. They hold what an optimizer's kernel is told, where something rests, and how it is
+ * copied. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>

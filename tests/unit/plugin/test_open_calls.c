@@ -9,7 +9,6 @@
 
 #include <stdio.h>
 
-#include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/base/status.h"
 #include "core/builtin/builtins.h"
@@ -18,6 +17,7 @@
 #include "core/plugin/plugin_search.h"
 #include "core/plugin/trial.h"
 #include "tests/unit/counted.h"
+#include "tests/unit/logged.h"
 #include "tests/unit/said.h"
 
 #ifndef TESSERA_VERSION
@@ -38,7 +38,7 @@ static struct {
     int n_files, n_searches, takes_all;
     tess_status no_search, each;
     const char *failed_builtin;
-    char failed[4096], warned[4096];
+    char failed[4096];
     const tess_host *services;
     tess__plugin opened[320];
     int n_opened, open;
@@ -52,13 +52,6 @@ static tess_status take_fail(tess_status s, const char *format, ...) {
     vsnprintf(world.failed, sizeof world.failed, format, args);
     va_end(args);
     return s;
-}
-static void take_log(int32_t level, const char *format, ...) {
-    va_list args;
-    assert_int_equal(level, TESS_LOG_WARNING);
-    va_start(args, format);
-    vsnprintf(world.warned, sizeof world.warned, format, args);
-    va_end(args);
 }
 static tess_status give(uint32_t kind, const char *name, tess__plugin **out) {
     tess__plugin *p = &world.opened[world.n_opened++ % 320];
@@ -178,7 +171,6 @@ static const tess__builtin built_in[] = { { TESS_KIND_COMM, "self", "", NULL },
                                           { 0, NULL, NULL, NULL } };
 
 #define tess__fail take_fail
-#define tess__log take_log
 #define tess__builtins built_in
 #define tess__plugin_file_open file_open
 #define tess__plugin_builtin_open builtin_open
@@ -198,6 +190,7 @@ static const tess__builtin built_in[] = { { TESS_KIND_COMM, "self", "", NULL },
 static int begin(void **state) {
     (void)state;
     memset(&world, 0, sizeof world);
+    memset(&logged, 0, sizeof logged);
     memset(&counted, 0, sizeof counted);
     said_so_far[0] = 0;
     return 0;
@@ -313,22 +306,23 @@ static void test_open_calls__the_first_file_that_will_do_is_taken(void **state) 
     file *second = add(TESS_KIND_COMM, "/b", "x"), *third = add(TESS_KIND_COMM, "/c", "x");
     add(TESS_KIND_COMM, "/d", "x");
     leads(TESS_KIND_COMM, "x:w", "open libtessera-comm-x.so (w); ");
-    assert_string_equal(world.warned, "");
+    expect_logged(0, 0, "");
     second->opened = "is\nold", second->status = TESS_E_VERSION;
     leads(TESS_KIND_COMM, "x", "open libtessera-comm-x.so (); open libtessera-comm-x.so (); ");
-    assert_string_equal(world.warned, "comm plugin 'x' is /c/libtessera-comm-x.so; passed over: "
-                                      "/b/libtessera-comm-x.so: is old");
+    expect_logged(1, TESS_LOG_WARNING,
+                  "comm plugin 'x' is /c/libtessera-comm-x.so; passed over: "
+                  "/b/libtessera-comm-x.so: is old");
     third->opened = "is broken";
     leads(TESS_KIND_COMM, "x",
           "open libtessera-comm-x.so (); open libtessera-comm-x.so (); open libtessera-comm-x.so (); ");
-    assert_string_equal(world.warned, "comm plugin 'x' is /d/libtessera-comm-x.so; passed over: "
-                                      "/b/libtessera-comm-x.so: is old; /c/libtessera-comm-x.so: is broken");
-    world.warned[0] = 0;
+    expect_logged(1, TESS_LOG_WARNING,
+                  "comm plugin 'x' is /d/libtessera-comm-x.so; passed over: "
+                  "/b/libtessera-comm-x.so: is old; /c/libtessera-comm-x.so: is broken");
     world.n_files--;
     fails(TESS_KIND_COMM, "x", TESS_E_VERSION, /* the first one's */
           "comm plugin 'x' cannot be used: /b/libtessera-comm-x.so: is old; /c/libtessera-comm-x.so: is broken; "
           "/wide: can be written by others; /last: is another's");
-    assert_string_equal(world.warned, "");
+    expect_logged(0, 0, "");
 }
 
 static void test_open_calls__what_is_nowhere_lists_where_it_was_looked_for(void **state) {
@@ -518,7 +512,7 @@ static void test_open_calls__a_list_has_all_in_order_and_says_why_not(void **sta
              built(2, TESS_KIND_OFFLOAD, "half"));
     expect_said(want);
     assert_null(asked);
-    assert_string_equal(world.warned, "");
+    expect_logged(0, 0, "");
 }
 
 static int64_t answer(void *user, const tess__plugin *p) {
@@ -543,14 +537,14 @@ static void test_open_calls__a_directory_that_is_not_searched_is_warned_of(void 
     (void)state;
     directory("/none", "no such directory");
     assert_int_equal(tess__plugin_list(TESS_KIND_WRAP, NULL, take_row, &list), TESS_OK);
-    assert_string_equal(world.warned, "");
+    expect_logged(0, 0, "");
     directory("/wide", "is open to all");
     assert_int_equal(tess__plugin_list(TESS_KIND_WRAP, NULL, take_row, &list), TESS_OK);
-    assert_string_equal(world.warned, "plugin directory /wide is not searched: is open to all");
+    expect_logged(1, TESS_LOG_WARNING, "plugin directory /wide is not searched: is open to all");
     world.search.n = 0;
     directory("/first", "is relative");
     assert_int_equal(tess__plugin_list(TESS_KIND_WRAP, NULL, take_row, &list), TESS_OK);
-    assert_string_equal(world.warned, "plugin directory /first is not searched: is relative");
+    expect_logged(1, TESS_LOG_WARNING, "plugin directory /first is not searched: is relative");
 }
 
 static void test_open_calls__the_first_status_ends_a_list(void **state) {

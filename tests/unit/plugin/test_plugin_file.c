@@ -14,7 +14,6 @@
 #include <xmmintrin.h>
 #endif
 
-#include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/plugin/elf_note.h"
 #include "core/plugin/plugin.h"
@@ -22,6 +21,7 @@
 #include "core/plugin/plugin_options.h"
 #include "core/plugin/trusted_path.h"
 #include "tests/unit/counted.h"
+#include "tests/unit/logged.h"
 #include "tests/unit/said.h"
 
 #ifndef TESSERA_VERSION
@@ -34,7 +34,6 @@ static struct {
     uint32_t changes; /* 1: the rounding; 2: denormals; 4: exception flags alone */
     const char *message;
     uint16_t table_major;
-    char logged[512];
     tess__common_ops table;
 } world;
 static tess_plugin_note in_file, in_library;
@@ -115,13 +114,6 @@ static void *fake_dlsym(void *library, const char *name) {
     assert_string_equal(name, "tess_plugin_note_v1");
     return world.no_note ? NULL : &in_library;
 }
-static void take_log(int32_t level, const char *format, ...) {
-    va_list args;
-    assert_int_equal(level, TESS_LOG_WARNING);
-    va_start(args, format);
-    vsnprintf(world.logged, sizeof world.logged, format, args);
-    va_end(args);
-}
 static void close_plugin(void *ctx) {
     say("close %s; ", (const char *)ctx);
     world.closed++;
@@ -141,7 +133,6 @@ static tess_host *host_new(const tess_host *given, const char *args) {
 #define tess__plugin_options options_of
 #define tess__ops_check ops_check
 #define tess__plugin_host_new host_new
-#define tess__log take_log
 #define dlopen fake_dlopen
 #define dlsym fake_dlsym
 #define dlerror() "it does not load"
@@ -156,6 +147,7 @@ static char reason[TESS_REASON_BYTES];
 static int begin(void **state) {
     (void)state;
     memset(&world, 0, sizeof world);
+    memset(&logged, 0, sizeof logged);
     memset(&counted, 0, sizeof counted);
     world.table = (tess__common_ops){ sizeof world.table, TESS_ABI_MAJOR, 0, close_plugin };
     in_file = (tess_plugin_note){ .abi_major = 6, .abi_minor = 7, .name = "a name", .version = "1.2", .needs = "x" };
@@ -208,7 +200,7 @@ static void test_plugin_file__is_checked_read_loaded_and_opened(void **state) {
     world.table.struct_size = offsetof(tess__common_ops, close); /* it has none */
     opens(READ "load /real/f.so; open as 4 with words, node 3; table of 4; ");
     tess__plugin_close(NULL);
-    assert_string_equal(world.logged, "");
+    expect_logged(0, 0, "");
 }
 
 static void test_plugin_file__no_code_runs_before_all_is_checked(void **state) {
@@ -284,9 +276,9 @@ static void test_plugin_file__modes_that_a_library_changes_are_restored(void **s
     for (uint32_t c = 0; c < WAYS; c++)
         for (int bad = 0; bad < 2; bad++) {
             tess__plugin *p = NULL;
-            world.changes = c, world.no_library = bad, world.logged[0] = 0;
+            world.changes = c, world.no_library = bad;
             tess__plugin_file_open(TESS_KIND_WRAP, "/f.so", "", &services, &p, reason);
-            assert_string_equal(world.logged, c & 3 ? warning : "");
+            expect_logged((c & 3) != 0, TESS_LOG_WARNING, c & 3 ? warning : "");
             assert_int_equal(fegetround(), FE_TONEAREST);
 #if defined(__SSE2__)
             assert_int_equal(_mm_getcsr() & ~0x3fu, before);

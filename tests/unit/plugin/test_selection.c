@@ -9,12 +9,12 @@
 #include <string.h>
 
 #include "core/base/crash.h"
-#include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/base/status.h"
 #include "core/plugin/auto_comm.h"
 #include "core/plugin/selection.h"
 #include "tests/unit/counted.h"
+#include "tests/unit/logged.h"
 #include "tests/unit/said.h"
 
 static struct {
@@ -22,8 +22,6 @@ static struct {
     uint32_t fails;                  /* which kind */
     tess_status describe, choose;
     const char *optimizer_path;
-    char logged[256];
-    int32_t level;
 } world;
 static tess__plugin opened[TESS__N_KINDS];
 static tess__selection x;
@@ -70,18 +68,10 @@ static void close_plugin(tess__plugin *p) {
     if (p)
         say("close %s; ", tess__kind_name((uint32_t)(p - opened)));
 }
-static void take_log(int32_t level, const char *format, ...) {
-    va_list args;
-    world.level = level;
-    va_start(args, format);
-    vsnprintf(world.logged, sizeof world.logged, format, args);
-    va_end(args);
-}
 #define tess__option_or option_or
 #define tess__plugin_open open_plugin
 #define tess__comm_choose choose
 #define tess__plugin_close close_plugin
-#define tess__log take_log
 #define tess__crash_watch() say("watch; ")
 #define tess__crash_unwatch() say("unwatch; ")
 #include "core/plugin/selection.c"
@@ -89,6 +79,7 @@ static void take_log(int32_t level, const char *format, ...) {
 static int begin(void **state) {
     (void)state;
     memset(&world, 0, sizeof world);
+    memset(&logged, 0, sizeof logged);
     memset(&x, 0, sizeof x);
     memset(&counted, 0, sizeof counted);
     said_so_far[0] = 0;
@@ -118,11 +109,9 @@ static void test_selection__one_of_each_kind_is_opened_the_device_first(void **s
         assert_string_equal(x.text[kinds[i]], texts[i]);
     }
     assert_true(x.comm_picked && !x.watches_crashes);
-    assert_int_equal(world.level, TESS_LOG_INFO);
-    assert_string_equal(world.logged, "comm=auto picked shm for 4 ranks, 2 of them on one host");
-    world.logged[0] = 0;
+    expect_logged(1, TESS_LOG_INFO, "comm=auto picked shm for 4 ranks, 2 of them on one host");
     closes(ALL "close optimizer; ");
-    assert_string_equal(world.logged, "");
+    expect_logged(0, 0, "");
 }
 
 static void test_selection__the_users_texts_count(void **state) {
@@ -137,7 +126,7 @@ static void test_selection__the_users_texts_count(void **state) {
                 "open optimizer muon; watch; ");
     assert_true(!x.comm_picked && x.watches_crashes);
     assert_string_equal(x.text[TESS_KIND_COMM], "gloo:eth0");
-    assert_string_equal(world.logged, "");
+    expect_logged(0, 0, "");
     closes("unwatch; " ALL "close optimizer; ");
     assert_false(x.watches_crashes);
 }
@@ -152,7 +141,7 @@ static void test_selection__who_picks_is_said_once_and_not_of_one_rank(void **st
         begin(NULL);
         world.text[TESS_KIND_COMM] = i % 2 ? "auto" : NULL;
         assert_int_equal(tess__selection_open(&x, cases[i].ranks, 1, cases[i].announce), TESS_OK);
-        assert_int_equal(world.logged[0] != 0, cases[i].said);
+        assert_int_equal(logged.n, cases[i].said);
         assert_true(x.comm_picked);
         closes(ALL "close optimizer; ");
     }
@@ -224,8 +213,7 @@ static void test_selection__what_plugins_keep_is_said(void **state) {
     atomic_store(&x.book.live[TESS_DOMAIN_HOST], 7);
     atomic_store(&x.book.live[TESS_DOMAIN_DEVICE], 70);
     closes("");
-    assert_int_equal(world.level, TESS_LOG_WARNING);
-    assert_string_equal(world.logged, "the plugins have not given back 7 bytes of host memory");
+    expect_logged(1, TESS_LOG_WARNING, "the plugins have not given back 7 bytes of host memory");
 }
 
 int main(void) {

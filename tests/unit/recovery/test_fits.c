@@ -8,23 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/log.h"
 #include "core/base/options.h"
 #include "core/base/status.h"
 #include "core/engine/state.h"
 #include "core/recovery/fits.h"
 #include "tests/support/toy.h"
+#include "tests/unit/logged.h"
 
 /* What is said, to people and to the launcher. */
-static char logged[1024];
 static tess__kv_fits said;
-static void take_log(int32_t level, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    assert_int_equal(level, TESS_LOG_WARNING);
-    vsnprintf(logged, sizeof logged, format, args);
-    va_end(args);
-}
 static tess_status take_fits(tess__control *c, const char *key, const void *value, uint64_t bytes) {
     (void)c;
     assert_string_equal(key, TESS__KV_READY);
@@ -32,7 +24,6 @@ static tess_status take_fits(tess__control *c, const char *key, const void *valu
     memcpy(&said, value, sizeof said);
     return TESS_OK;
 }
-#define tess__log take_log
 #define tess__control_set take_fits
 #include "core/recovery/fits.c"
 
@@ -152,7 +143,7 @@ static tess *planned(const char *strategy, int accum) {
     t->plan.setup.accum = accum;
     t->plan.setup.prefetch_fixed = 1; /* nothing is lowered to fit a budget */
     memset(&said, 0xee, sizeof said);
-    *logged = 0;
+    memset(&logged, 0, sizeof logged);
     return t;
 }
 
@@ -168,7 +159,7 @@ static uint64_t bytes_of(tess *t, int32_t n, uint32_t domain) {
 
 static void announces(tess *t, int32_t stride, int32_t replicas, int32_t n, const int32_t *fits) {
     memset(&said, 0xee, sizeof said);
-    *logged = 0;
+    memset(&logged, 0, sizeof logged);
     const int32_t least = tess__log_set_least(TESS_LOG_INFO);
     assert_int_equal(tess__fits_announce(t), TESS_OK);
     assert_int_equal(tess__log_set_least(least), TESS_LOG_INFO); /* as it was */
@@ -186,14 +177,14 @@ static void test_fits__the_launcher_hears_with_how_many_it_could_go_on(void **st
     announces(t, 2, 0, 0, NULL); /* nobody asks for fewer */
     setenv("TESSERA_RANKS_LEAST", "1", 1);
     announces(t, 2, 0, 2, two_one); /* three do not divide four microbatches */
-    assert_string_equal(logged, "");
+    expect_logged(0, 0, "");
     setenv("TESSERA_RANKS_LEAST", "2", 1);
     announces(t, 2, 0, 1, two_one);
     setenv("TESSERA_RANKS_LEAST", "3", 1);
     announces(t, 2, 0, 0, NULL);
-    assert_string_equal(logged,
-                        "no smaller group could go on without a lost rank: 3 ranks do not divide the 4 microbatches "
-                        "of a step into aligned subtrees");
+    expect_logged(1, TESS_LOG_WARNING,
+                  "no smaller group could go on without a lost rank: 3 ranks do not divide the 4 microbatches "
+                  "of a step into aligned subtrees");
     setenv("TESSERA_RANKS_LEAST", "1", 1);
     assert_int_equal(tess_close(t), TESS_OK);
     t = planned("none", 3);
@@ -217,14 +208,14 @@ static void test_fits__a_budget_leaves_out_what_it_does_not_hold(void **state) {
     announces(t, 2, 0, 2, two_one);
     t->plan.setup.env.device_budget_bytes = device_one - 1;
     announces(t, 2, 0, 1, two_one);
-    assert_string_equal(logged, "");
+    expect_logged(0, 0, "");
     t->plan.setup.env.device_budget_bytes = device_two - 1;
     announces(t, 2, 0, 0, NULL);
-    assert_non_null(strstr(logged, "no smaller group could go on without a lost rank: "));
-    assert_non_null(strstr(logged, "TESSERA_DEVICE_MEMORY"));
+    assert_non_null(strstr(logged.text, "no smaller group could go on without a lost rank: "));
+    assert_non_null(strstr(logged.text, "TESSERA_DEVICE_MEMORY"));
     t->comms.world.generation = 1; /* it was said when the run began */
     announces(t, 2, 0, 0, NULL);
-    assert_string_equal(logged, "");
+    expect_logged(0, 0, "");
     t->comms.world.generation = 0;
     t->plan.setup.env.device_budget_bytes = 0;
     t->plan.setup.env.host_budget_bytes = host_two;
@@ -238,7 +229,7 @@ static void test_fits__a_budget_leaves_out_what_it_does_not_hold(void **state) {
              "no smaller group could go on without a lost rank: 1 ranks need %llu bytes of host memory and "
              "TESSERA_HOST_MEMORY allows %llu",
              (unsigned long long)host_one, (unsigned long long)host_one - 1);
-    assert_string_equal(logged, want);
+    expect_logged(1, TESS_LOG_WARNING, want);
     t->plan.setup.env.host_budget_bytes = 0;
     assert_int_equal(tess_close(t), TESS_OK);
     unsetenv("TESSERA_RANKS_LEAST");

@@ -14,12 +14,12 @@
 #include "core/engine/finite.h"
 #include "core/engine/scaler.h"
 #include "core/recovery/smaller.h"
+#include "tests/unit/said.h"
 
 #include <stdio.h>
 #include <time.h>
 
 static struct {
-    char said[4096];       /* all calls, each with a blank behind it */
     const char *fails[2];  /* calls that fail, one after the other, as: */
     tess_status status[2]; /* with "failed" as message */
     int32_t place[2];      /* this rank's in the group that is found */
@@ -32,9 +32,7 @@ static struct {
 } world;
 
 static tess_status note(const char *what) {
-    strcat(world.said, what);
-    strcat(world.said, " ");
-    assert_true(strlen(world.said) < sizeof world.said - 64);
+    say("%s ", what);
     if (!world.fails[0] || strcmp(world.fails[0], what))
         return TESS_OK;
     tess_status s = world.status[0];
@@ -131,6 +129,7 @@ static tess *lost_rank(void) {
     static tess t;
     static const tess__hooks hooks = { .end_save = end_save, .share_past = share_past };
     memset(&world, 0, sizeof world);
+    said_so_far[0] = 0;
     memset(&t, 0, sizeof t);
     world.t = &t;
     world.place[0] = 1;
@@ -155,7 +154,7 @@ static void test_recover_order__a_rank_leaves_joins_and_goes_back(void **state) 
     tess *t = lost_rank();
     tess_recovery r = { .struct_size = sizeof r };
     assert_int_equal(tess_recover(t, &r), TESS_OK);
-    assert_string_equal(world.said, LEFT JOINED BACK);
+    expect_said(LEFT JOINED BACK);
     assert_int_equal(world.n_tried, 1);
     assert_int_equal(world.tried[0], 5);
     assert_int_equal(world.naps, 0);
@@ -175,11 +174,11 @@ static void test_recover_order__what_a_step_compiled_anew_is_compiled_again(void
     tess *t = lost_rank();
     t->pass.n_recompiles = 1;
     assert_int_equal(tess_recover(t, NULL), TESS_OK); /* nobody asks for what was lost */
-    assert_string_equal(world.said, LEFT "at place hosts create recompile handshake renew share guard start " BACK);
+    expect_said(LEFT "at place hosts create recompile handshake renew share guard start " BACK);
     t = lost_rank();
     t->plan.setup.mirror = 0; /* a rank that is left alone keeps no images */
     assert_int_equal(tess_recover(t, NULL), TESS_OK);
-    assert_string_equal(world.said, LEFT JOINED "back scale past ");
+    expect_said(LEFT JOINED "back scale past ");
 }
 
 static void test_recover_order__steps_are_lost_only_where_they_had_been_done(void **state) {
@@ -200,12 +199,12 @@ static void test_recover_order__a_smaller_group_cuts_its_shards_anew(void **stat
     t->comms.world.nranks = world.place[1] = 1;
     world.place[0] = 0;
     assert_int_equal(tess_recover(t, NULL), TESS_OK);
-    assert_string_equal(world.said, LEFT "at place smaller cut scale take finish past ");
+    expect_said(LEFT "at place smaller cut scale take finish past ");
     assert_int_equal(t->comms.world.rank, 0);
     t = lost_rank();
     t->mirror.carry = (tess__carry *)&world; /* the group has its size again, but what is carried is of the old one */
     assert_int_equal(tess_recover(t, NULL), TESS_OK);
-    assert_string_equal(world.said, LEFT "at place smaller cut scale take finish past ");
+    expect_said(LEFT "at place smaller cut scale take finish past ");
 }
 
 /* Eight generations after its own, again and again, with a rest between two attempts. */
@@ -277,7 +276,7 @@ static void test_recover_order__each_failure_on_the_way_is_the_engines(void **st
         world.status[0] = TESS_E_DEVICE;
         assert_int_equal(tess_recover(t, &r), TESS_E_DEVICE);
         snprintf(want, sizeof want, LEFT "%s%s fail ", before[i], steps[i]);
-        assert_string_equal(world.said, want);
+        expect_said(want);
         assert_int_equal(r.step, 77); /* outputs are written on success only */
         assert_false(r.recovered);
     }
@@ -288,7 +287,7 @@ static void test_recover_order__each_failure_on_the_way_is_the_engines(void **st
         world.fails[0] = smaller[i];
         world.status[0] = TESS_E_NOMEM;
         assert_int_equal(tess_recover(t, NULL), TESS_E_NOMEM);
-        assert_string_equal(strstr(world.said, smaller[i]) + strlen(smaller[i]), " fail ");
+        assert_string_equal(strstr(said_so_far, smaller[i]) + strlen(smaller[i]), " fail ");
     }
     tess *t = lost_rank();
     t->pass.n_recompiles = 2;
@@ -305,7 +304,7 @@ static void test_recover_order__another_loss_on_the_way_begins_again(void **stat
     world.fails[1] = "back";
     world.status[0] = world.status[1] = TESS_E_LOST;
     assert_int_equal(tess_recover(t, &r), TESS_OK);
-    assert_string_equal(world.said, LEFT "at place hosts create fail " LEFT JOINED "back fail " LEFT JOINED BACK);
+    expect_said(LEFT "at place hosts create fail " LEFT JOINED "back fail " LEFT JOINED BACK);
     assert_int_equal(world.tried[1], 6); /* each time a generation further */
     assert_int_equal(world.tried[2], 7);
     assert_int_equal(r.recoveries, 7);
@@ -319,7 +318,7 @@ static void test_recover_order__without_an_image_the_error_stays_this_ranks(void
     world.fails[0] = "back";
     world.status[0] = TESS_E_PEER;
     assert_int_equal(tess_recover(t, NULL), TESS_E_PEER);
-    assert_string_equal(world.said, LEFT JOINED "back ");
+    expect_said(LEFT JOINED "back ");
     assert_int_equal(t->error, TESS_E_PEER);
     assert_string_equal(t->message, "failed");
 }
@@ -333,17 +332,17 @@ static void test_recover_order__a_process_that_joins_only_goes_back(void **state
     t->mirror.joins = 1;
     t->step.steps_done = 0;
     assert_int_equal(tess_recover(t, &r), TESS_OK);
-    assert_string_equal(world.said, BACK);
+    expect_said(BACK);
     assert_true(r.recovered && r.step == 6 && r.steps_lost == 0 && r.recoveries == 4);
     assert_false(t->mirror.joins);
     assert_true(t->mirror.ready);
     assert_int_equal(tess_recover(t, &r), TESS_OK); /* from then on there is nothing to do */
-    assert_string_equal(world.said, BACK);
+    expect_said("");
     assert_true(!r.recovered && r.step == 6 && r.steps_lost == 0 && r.recoveries == 4);
     t = lost_rank(); /* and one that is left alone before it has gone back */
     t->mirror.joins = 1;
     assert_int_equal(tess_recover(t, NULL), TESS_OK);
-    assert_string_equal(world.said, LEFT JOINED BACK);
+    expect_said(LEFT JOINED BACK);
 }
 
 static void test_recover_order__calls_that_have_nothing_to_do(void **state) {
@@ -358,7 +357,7 @@ static void test_recover_order__calls_that_have_nothing_to_do(void **state) {
     t->error = TESS_E_PEER; /* any error but a loss stays */
     assert_int_equal(tess_recover(t, &r), TESS_E_PEER);
     assert_int_equal(tess_recover(NULL, &r), TESS_E_INVALID);
-    assert_string_equal(world.said, "");
+    expect_said("");
 }
 
 static void test_recover_order__sizes_of_the_struct(void **state) {
@@ -375,7 +374,7 @@ static void test_recover_order__sizes_of_the_struct(void **state) {
         assert_int_equal(tess_recover(t, &x.r), TESS_E_INVALID);
         snprintf(want, sizeof want, "tess_recover: struct_size is %u; set it to sizeof(tess_recovery)", refused[i]);
         assert_string_equal(tess_last_error(), want);
-        assert_string_equal(world.said, ""); /* and the loss is still to be recovered from */
+        expect_said(""); /* and the loss is still to be recovered from */
         assert_int_equal(t->error, TESS_E_LOST);
     }
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {

@@ -11,14 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/proof/proof.h"
 #include "core/saving/saver.h"
+#include "tests/unit/logged.h"
+#include "tests/unit/said.h"
 
 enum { RANKS = 3, ROOM = 4 * TESS__SNAPSHOT_ALIGN, VALUE = 8192 };
 static struct {
-    char said[256], logged[256]; /* calls, and the last line */
     char values[RANKS][VALUE];
     int32_t rank; /* whose value this rank's is */
     tess_status exchanges, copies, syncs;
@@ -27,16 +27,8 @@ static struct {
 static tess engine;
 
 static tess_status note(const char *what, tess_status s) {
-    strcat(world.said, what);
-    strcat(world.said, " ");
+    say("%s ", what);
     return s ? tess__fail(s, "%s failed", what) : TESS_OK;
-}
-static void take_log(int32_t level, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    assert_int_equal(level, TESS_LOG_WARNING);
-    vsnprintf(world.logged, sizeof world.logged, format, args);
-    va_end(args);
 }
 static tess_status exchange(tess__comms *c, const char *what, const void *mine, uint64_t bytes, void *out) {
     assert_ptr_equal(c, &engine.comms);
@@ -50,7 +42,6 @@ static tess_status copy(const char *how, void *to, const void *from, uint64_t by
     memcpy(to, from, bytes);
     return note(how, world.copies);
 }
-#define tess__log take_log
 #define tess__comms_exchange exchange
 #define tess__side_thread_busy(s) (world.busy)
 #define tess__side_thread_join(s) ((void)(world.joined++))
@@ -71,6 +62,8 @@ static void begin(uint32_t mem) {
     static void *at[1];
     static uint64_t booked[1];
     memset(&world, 0, sizeof world);
+    memset(&logged, 0, sizeof logged);
+    said_so_far[0] = 0;
     memset(&engine, 0, sizeof engine);
     memset(&saver, 0, sizeof saver);
     memset(snapshot, 0, sizeof snapshot);
@@ -121,7 +114,7 @@ static void test_save_parts__each_kind_of_memory_comes_there_in_its_way(void **s
             if (one)
                 pieces[2].mem = TESS_MEM_HOST;
             assert_int_equal(take_snapshot(&saver), TESS_OK);
-            assert_string_equal(world.said, one ? "store sync " : "device device store sync ");
+            expect_said(one ? "store sync " : "device device store sync ");
             assert_int_equal((uintptr_t)saver.image % TESS__SNAPSHOT_ALIGN, 0);
             assert_true(saver.image >= room && saver.image < room + TESS__SNAPSHOT_ALIGN);
             char want[46];
@@ -140,12 +133,12 @@ static void test_save_parts__each_kind_of_memory_comes_there_in_its_way(void **s
         if (i)
             pieces[1].mem = pieces[2].mem = TESS_MEM_HOST; /* only the store's fails */
         assert_int_equal(take_snapshot(&saver), TESS_E_DATA);
-        assert_string_equal(world.said, i ? "store " : "device ");
+        expect_said(i ? "store " : "device ");
     }
     begin(TESS_MEM_CUDA);
     engine.memory.booked_bytes[TESS__SNAPSHOT][0] = 1;
     assert_int_equal(take_snapshot(&saver), TESS_E_INTERNAL);
-    assert_string_equal(world.said, "");
+    expect_said("");
     assert_null(saver.image);
 }
 
@@ -192,7 +185,7 @@ static void test_save_parts__a_process_learns_the_past_of_the_others(void **stat
                 }
                 assert_int_equal(tess__past_share(&engine), TESS_OK);
                 assert_int_equal(engine.past.passed, 50 + (first < 0 ? rank : first));
-                assert_string_equal(world.said, "tess_recover ");
+                expect_said("tess_recover ");
             }
     begin(TESS_MEM_HOST);
     engine.past.passed = 9;
@@ -212,7 +205,7 @@ static void test_save_parts__a_failure_nobody_asks_for_is_said_once_by_the_leade
         strcpy(saver.message, "the disk is full");
         engine.comms.world.rank = how & 4 ? 0 : 1;
         say_failure(&saver);
-        assert_string_equal(world.logged, how == 7 ? "checkpoint of step 20: the disk is full" : "");
+        expect_logged(how == 7, TESS_LOG_WARNING, how == 7 ? "checkpoint of step 20: the disk is full" : "");
     }
 }
 
@@ -267,7 +260,7 @@ static void test_save_parts__the_end_of_an_engine_is_the_end_of_its_save(void **
         tess__saver_end(&engine);
         assert_null(engine.saver);
         assert_int_equal(world.joined, 1);
-        assert_string_equal(world.logged, failed ? "" : "checkpoint of step 7: no room");
+        expect_logged(!failed, TESS_LOG_WARNING, failed ? "" : "checkpoint of step 7: no room");
         tess__saver_end(&engine);
         assert_int_equal(world.joined, 1);
     }
