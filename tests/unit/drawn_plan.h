@@ -6,6 +6,7 @@
 
 #include "core/base/hash.h"
 #include "core/plan/plan.h"
+#include "tests/unit/drawn.h"
 #include "tests/unit/no_steps.h"
 #include "tests/unit/plan_fixture.h"
 
@@ -52,9 +53,6 @@ static tess_status place_by_turns(void *ctx, const tess_plan_env *env, const tes
     }
     return TESS_OK;
 }
-static void close_store(tess_store *x) {
-    (void)x;
-}
 static const tess_offload_ops by_turns = { .struct_size = sizeof by_turns,
                                            .place = place_by_turns,
                                            .store_close = close_store };
@@ -83,10 +81,6 @@ static const tess_optimizer_ops stepping = {
     .struct_size = sizeof stepping, .describe = describe, .step = no_step, .matrix = no_matrix
 };
 
-static tess_status no_stream(tess_device *device, uint32_t role, tess_stream *out, tess_error *e) {
-    (void)device, (void)role, (void)out, (void)e;
-    return TESS_E_UNSUPPORTED;
-}
 static tess_status any_kernel(void *ctx, const tess_kernel *k, tess_need *out) {
     (void)ctx;
     out->device_bytes = 16 * k->kernel;
@@ -100,10 +94,7 @@ static const tess_device_ops with_streams = { .struct_size = sizeof with_streams
 /* ---- settings by chance ---- */
 
 static uint64_t chance;
-static int draw(int n) {
-    chance = chance * 6364136223846793005u + 1442695040888963407u;
-    return (int)((chance >> 33) % (uint64_t)n);
-}
+#define draw(n) ((int)drawn64(&chance, (uint64_t)(n)))
 
 static void draw_run(plan *f, char *text) {
     static const char *const strategies[] = { "full", "grad_op", "none", "hybrid:2", "hybrid_grad_op:2" };
@@ -154,11 +145,6 @@ static void draw_plugins(plan *f, char *text) {
     s->offload_name = rest < 3 ? "turns" : "none";
     sprintf(text + strlen(text), ", %s %s %s%s", steps[step], widths[width], rests[rest < 3 ? rest : 3],
             streams ? " streams" : "");
-}
-
-static tess_status no_block(void *user, const tess_block_call *c) {
-    (void)user, (void)c;
-    return TESS_OK;
 }
 
 static void add_param(plan *f, const char *name, int64_t elems, uint32_t dtype, uint32_t flags) {

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include <tessera/plugin.h>
+#include "tests/unit/drawn.h"
 
 enum { MODULES = 12, PARAMS = 24, TIED = 2, TIED_LABEL = 1000 };
 typedef struct {
@@ -19,10 +20,7 @@ typedef struct {
     tess_param_view params[PARAMS];
 } drawn;
 
-static inline uint32_t draw(uint64_t *seed, uint32_t below) {
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(*seed >> 33) % below;
-}
+#define draw(seed, below) ((uint32_t)drawn64(seed, below))
 
 /* Modules depth first, each below one that is still open; none to two parameters in each, of which some are tied. */
 static inline void draw_view(drawn *d, uint64_t *seed) {

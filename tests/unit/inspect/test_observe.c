@@ -16,6 +16,7 @@
 #include "core/base/status.h"
 #include "core/engine/state.h"
 #include "core/readers/planned.h"
+#include "tests/unit/drawn.h"
 
 enum { UNITS = 3, GROUPS = 5, PARAMS = 9, BUFFERS = 12, USERS = 3, ALIGN = 64 };
 static tess t;
@@ -31,10 +32,7 @@ static struct {
     uint64_t holds; /* what the program says that it has */
 } world;
 
-static uint64_t drawn(uint64_t below) {
-    world.chance = world.chance * 1664525u + 1013904223u;
-    return (world.chance >> 8) % below;
-}
+#define drawn(below) drawn32(&world.chance, below)
 
 static void draw_words(uint64_t *x, size_t n) {
     for (size_t i = 0; i < n; i++)

@@ -284,7 +284,7 @@ static void expect_choice(const char *why) {
 
 #define NOT_READ "TESSERA_PRECISION asks for compute in %s, which this program's kernels do not read"
 
-static void test_dtypes__are_those_that_the_programs_kernels_know(void **state) {
+static void test_grain__are_those_that_the_programs_kernels_know(void **state) {
     (void)state;
     char text[200];
     static const uint32_t narrow[] = { TESS_F16, TESS_BF16, TESS_F8E4M3, TESS_F8E5M2 };
@@ -316,7 +316,7 @@ static void test_dtypes__are_those_that_the_programs_kernels_know(void **state) 
     chooses(), param.flags = TESS_FROZEN, expect_choice(NULL);
 }
 
-static void test_dtypes__blocks_are_made_of_fp32_by_the_device(void **state) {
+static void test_grain__blocks_are_made_of_fp32_by_the_device(void **state) {
     (void)state;
     const char *of = "the precision plugin sends %s and %s in blocks of 8 bits, expected fp32";
     char text[200];
@@ -351,7 +351,7 @@ static void test_dtypes__blocks_are_made_of_fp32_by_the_device(void **state) {
     assert_int_equal(drew, -1); /* it is not asked */
 }
 
-static void test_dtypes__opaque_bytes_have_no_choice(void **state) {
+static void test_grain__opaque_bytes_have_no_choice(void **state) {
     (void)state;
     tess_precision_choice out;
     chooses(), param.dtype = TESS_U8, fails = TESS_E_INVALID;
@@ -367,9 +367,9 @@ int main(void) {
         cmocka_unit_test(test_grain__matrices_are_a_stack),
         cmocka_unit_test(test_grain__a_kernel_brings_its_states),
         cmocka_unit_test(test_grain__what_means_nothing_is_zero),
-        cmocka_unit_test(test_dtypes__are_those_that_the_programs_kernels_know),
-        cmocka_unit_test(test_dtypes__blocks_are_made_of_fp32_by_the_device),
-        cmocka_unit_test(test_dtypes__opaque_bytes_have_no_choice),
+        cmocka_unit_test(test_grain__are_those_that_the_programs_kernels_know),
+        cmocka_unit_test(test_grain__blocks_are_made_of_fp32_by_the_device),
+        cmocka_unit_test(test_grain__opaque_bytes_have_no_choice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

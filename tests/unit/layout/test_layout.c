@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+#include "tests/unit/no_steps.h"
 #include "tests/unit/plan_fixture.h"
 
 static const int64_t sizes[] = { 1, 63, 64, 65, 1000, 7 };
@@ -263,11 +264,6 @@ static void test_layout__a_store_that_cannot_be_is_refused(void **state) {
     refused(NULL, &offload, NULL);
 }
 
-static tess_status no_block(void *user, const tess_block_call *c) {
-    (void)user, (void)c;
-    return TESS_OK;
-}
-
 /* Layout of four blocks, whose activations wait on the host, with one kind of regions in a store. */
 static tess_status stored(uint32_t region, uint64_t its_align, uint32_t mem) {
     static const char *const names[] = { "a", "b", "c", "d" };
@@ -411,10 +407,6 @@ static tess_status describe(void *ctx, const tess_param_view *p, uint32_t flags,
                           .state = { { TESS_F32, 1, "code" }, { TESS_F32, (uint32_t)p->shape[p->ndim - 1], "most" } } };
     if (small_apart && p->elems < 200)
         *out = (tess_grain){ .grain = TESS_GRAIN_ELEMENT, .n_states = 1, .state = { { TESS_F32, 1, "code" } } };
-    return TESS_OK;
-}
-static tess_status no_step(void *ctx, const tess_optimizer_piece *p, tess_error *e) {
-    (void)ctx, (void)p, (void)e;
     return TESS_OK;
 }
 static tess_optimizer_ops stepping = { .struct_size = sizeof stepping, .describe = describe, .step = no_step };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Layouts of models, dtypes, steps and places that are drawn by chance, against a reckoning from the declarations: who
- * shares a group, where each parameter lies, which questions the offload plugin gets, and what its answers come to. */
+/* Layouts of models, dtypes, steps and places that are drawn by chance, against a reckoning from the declarations. It
+ * says who shares a group, where each parameter lies, which questions the offload plugin gets, and what its answers
+ * come to. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -14,6 +15,7 @@
 #include "kit/norm_limbs.h"
 #include "core/layout/dtypes.h"
 #include "core/layout/matrices.h"
+#include "tests/unit/drawn.h"
 #include "tests/unit/no_steps.h"
 #include "tests/unit/plan_fixture.h"
 
@@ -126,11 +128,7 @@ static struct {
     int whole;                                /* all is locked in memory */
 } place;
 static unsigned chance;
-
-static unsigned drawn(unsigned below) {
-    chance = chance * 1664525u + 1013904223u;
-    return (chance >> 8) % below;
-}
+#define drawn(below) drawn32(&chance, below)
 
 static tess_status answer(void *ctx, const tess_plan_env *env, const tess_region *r, uint32_t n, tess_placement *out,
                           tess_error *e) {
@@ -149,9 +147,6 @@ static tess_status answer(void *ctx, const tess_plan_env *env, const tess_region
     return TESS_OK;
 }
 static const tess_offload_ops by_draw = { .struct_size = sizeof by_draw, .place = answer };
-static void close_store(tess_store *x) {
-    (void)x;
-}
 static const tess_offload_ops with_store = { .struct_size = sizeof with_store,
                                              .place = answer,
                                              .store_close = close_store };
@@ -160,21 +155,12 @@ static tess_status any_kernel(void *ctx, const tess_kernel *k, tess_need *out) {
     (void)ctx, (void)k, (void)out;
     return TESS_OK;
 }
-static tess_status no_stream(tess_device *device, uint32_t role, tess_stream *out, tess_error *e) {
-    (void)device, (void)role, (void)out, (void)e;
-    return TESS_E_UNSUPPORTED;
-}
 static const tess_device_ops on_host = { .struct_size = sizeof on_host, .kernel_need = any_kernel };
 static const tess_device_ops with_streams = { .struct_size = sizeof with_streams,
                                               .kernel_need = any_kernel,
                                               .stream_create = no_stream };
 
 /* ---- a run ---- */
-
-static tess_status no_block(void *user, const tess_block_call *c) {
-    (void)user, (void)c;
-    return TESS_OK;
-}
 
 static void draw_setup(plan *p, int streams) {
     static const int32_t ranks[] = { 1, 2, 3, 4, 6, 8 };
@@ -377,14 +363,13 @@ static int has_blocks(const plan *p) {
 
 /* Where a kind of a group's regions rests, by the answers. */
 static void check_rest(int32_t g, uint32_t region, const tess__rest *rest, int passes_by) {
-    int pageable = 0;
+    int pageable = 0, any = 0;
     const uint32_t at = place.rest[g][region - 1];
     for (uint32_t i = 0; i < place.n; i++)
-        if (place.asked[i].group == g && place.asked[i].region == region)
+        if (place.asked[i].group == g && place.asked[i].region == region) {
             pageable |= at == TESS_REST_HOST && place.answer[i].pinned_bytes < place.asked[i].bytes;
-    int any = 0;
-    for (uint32_t i = 0; i < place.n; i++)
-        any |= place.asked[i].group == g && place.asked[i].region == region;
+            any = 1;
+        }
     const int stored = any && at == TESS_REST_STORE && !passes_by;
     assert_int_equal(rest->domain, any && at != TESS_REST_DEVICE && !passes_by ? TESS_DOMAIN_HOST : TESS_DOMAIN_DEVICE);
     assert_int_equal(rest->stored, stored);
@@ -534,7 +519,6 @@ static void check_states(const plan *p) {
 
 static void test_layout_drawn__is_as_the_declarations_say(void **state) {
     (void)state;
-    int built = 0;
     for (unsigned seed = 0; seed < 400; seed++) {
         plan p;
         chance = seed * 2654435761u + 7;
@@ -552,10 +536,8 @@ static void test_layout_drawn__is_as_the_declarations_say(void **state) {
         check_results(&p);
         check_blocks(&p);
         check_states(&p);
-        built++;
         plan_free(&p);
     }
-    assert_int_equal(built, 400);
 }
 
 /* ---- a device that has its own memory ---- */
@@ -672,7 +654,7 @@ static void test_layout_drawn__without_memory_nothing_stays(void **state) {
         plan_free(&p);
     }
     plan_free(&p);
-    assert_int_equal(failed, 3 + 3 + 1 + UNITS + 2);
+    assert_int_equal(failed, 3 + 3 + 1 + UNITS + 2); /* while it sorts, the layout, names in common, names, regions */
 }
 
 int main(void) {

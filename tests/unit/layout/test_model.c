@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tests/unit/no_steps.h"
 #include "tests/unit/plan_fixture.h"
 
 static void test_model__a_parameter_belongs_to_its_longest_prefix(void **state) {
@@ -31,11 +32,6 @@ static void test_model__a_parameter_belongs_to_its_longest_prefix(void **state) 
     assert_int_equal(p.model.scopes[h].params[1], 4);
     assert_int_equal(p.model.scopes[h].params[2], 5);
     plan_free(&p);
-}
-
-static tess_status no_block(void *user, const tess_block_call *c) {
-    (void)user, (void)c;
-    return TESS_OK;
 }
 
 static void test_model__a_block_hands_out_all_below_it(void **state) {

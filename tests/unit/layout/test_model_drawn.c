@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Models of modules that are drawn by chance, against a reckoning from their names alone: what each scope hands out,
- * the tree that wrap policies see, and the units that become of their answers. */
+/* Models of modules that are drawn by chance, against a reckoning from their names alone. It says what each scope
+ * hands out, the tree that wrap policies see, and the units that become of their answers. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -14,12 +14,15 @@
 #include "core/base/status.h"
 #include "core/layout/module_tree.h"
 #include "core/layout/wrap.h"
+#include "tests/unit/drawn.h"
+#include "tests/unit/no_steps.h"
 
 enum { MOST = 40, NAME = 32 };
 
 static tess__model model;
 static char also[MOST][NAME]; /* by scope: the other module of its block; "" none */
 static unsigned chance;
+#define drawn(below) drawn32(&chance, below)
 static int fails_at; /* which of the next allocations fails, from 1; 0: none */
 
 /* The linker puts these between the core and the C library. */
@@ -52,22 +55,12 @@ char *__wrap_strndup(const char *text, size_t n) {
     return may_have() ? __real_strndup(text, n) : NULL;
 }
 
-static unsigned drawn(unsigned below) {
-    chance = chance * 1664525u + 1013904223u;
-    return (chance >> 8) % below;
-}
-
 /* ---- declarations ---- */
 
 static void draw_name(char *out, int depth) {
     out[0] = 0;
     for (int k = 0; k < depth; k++)
         sprintf(out + strlen(out), "%s%s", k ? "." : "", (const char *const[]){ "a", "b", "ab", "c" }[drawn(4)]);
-}
-
-static tess_status no_block(void *user, const tess_block_call *c) {
-    (void)user, (void)c;
-    return TESS_OK;
 }
 
 static void draw_scope(int blocks) {
@@ -86,7 +79,7 @@ static void draw_scope(int blocks) {
         snprintf(also[at], NAME, "%s", other);
 }
 
-/* What cannot be is refused, and drawn again another time. A refused second module ends the model. */
+/* A declaration that cannot be is refused, and drawn again another time. A refused second module ends the model. */
 static int draw_model(unsigned seed) {
     chance = seed * 2654435761u + 3;
     memset(also, 0, sizeof also);
@@ -378,7 +371,7 @@ static void test_model_drawn__units_are_numbered_as_they_are_met(void **state) {
 static void test_model_drawn__a_policy_or_its_plan_may_fail(void **state) {
     (void)state;
     int32_t unit[MOST], n = 5;
-    while (!draw_model(chance % 1000))
+    for (unsigned seed = 0; !draw_model(seed); seed++)
         tess__model_free(&model);
     memset(&policy, 0, sizeof policy);
     policy.n = 1, policy.s = TESS_E_UNSUPPORTED;

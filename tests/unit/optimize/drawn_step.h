@@ -12,6 +12,7 @@
 #include "core/base/status.h"
 #include "core/layout/matrices.h"
 #include "core/optimize/parts.h"
+#include "tests/unit/drawn.h"
 
 enum { GROUPS = 3, MOST_PARAMS = 6, MOST = GROUPS * MOST_PARAMS, RANKS = 4, PAD = 64, ROOM = 66048, SETTINGS = 3 };
 enum { STATES = 4, LONG = 16384 /* of rows that are longer than a piece */ };
@@ -50,10 +51,7 @@ static const double lr_of[SETTINGS] = { 0.1, 0.05, 0.3 }, decay_of[SETTINGS] = {
 
 #define CHECK(x) ((x) ? (void)0 : (void)(world.wrong = world.wrong ? world.wrong : __LINE__))
 
-static unsigned drawn(unsigned below) {
-    world.chance = world.chance * 1664525u + 1013904223u;
-    return (world.chance >> 8) % below;
-}
+#define drawn(below) drawn32(&world.chance, below)
 
 /* Element `at` of a group begins with these; all are whole, so that every dtype here has them. */
 static float master_at(uint64_t at) {

@@ -13,6 +13,7 @@
 #include "core/base/status.h"
 #include "core/optimize/scale.h"
 #include "core/optimize/step.h"
+#include "tests/unit/drawn.h"
 
 static struct {
     tess_loss_scaling says;
@@ -121,8 +122,7 @@ static void test_scale__follows_its_history(void **state) {
         assert_int_equal(ask(&s, begin, ldexpf(1, growth), ldexpf(1, -backoff), ldexpf(1, least), (uint32_t)every),
                          TESS_OK);
         for (int i = 0; i < STEPS; i++) {
-            chance = chance * 1664525u + 1013904223u;
-            const int finite = chance >> 24 > (i / 100 % 2 ? 200u : 20u);
+            const int finite = drawn32(&chance, 256) > (i / 100 % 2 ? 200u : 20u);
             reckon(&r, finite, growth, backoff, least, every);
             if (finite)
                 tess__scale_grow(&s);
@@ -189,8 +189,7 @@ static void test_scale__the_usual_norm_is_a_median(void **state) {
     for (int i = 0; i < 200; i++) {
         double last[32], want = 0;
         const int n = i < 32 ? i : 32;
-        chance = chance * 1664525u + 1013904223u;
-        all[i] = (double)(chance >> 20) / 16;
+        all[i] = (double)drawn32(&chance, 4096) / 16;
         memcpy(last, all + i - n, (size_t)n * sizeof *last);
         qsort(last, (size_t)n, sizeof *last, ascending);
         if (n >= 16)

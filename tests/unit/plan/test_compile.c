@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "core/layout/dtypes.h"
+#include "tests/unit/no_steps.h"
 #include "tests/unit/plan_fixture.h"
 
 enum { SCOPES = 5 };
@@ -246,11 +247,6 @@ static void test_compile__frozen_units_are_gathered_and_never_reduced(void **sta
 
 /* ---- properties of every program ---- */
 
-static tess_status no_block(void *user, const tess_block_call *c) {
-    (void)user, (void)c;
-    return TESS_OK;
-}
-
 /* Blocks with a frozen parameter each, one whose gradient travels in another dtype, and a tied one. */
 static void add_blocks(plan *p) {
     const int64_t wide = 600;
@@ -299,9 +295,6 @@ static tess_status place_in_store(void *ctx, const tess_plan_env *env, const tes
         if (regions[i].region != TESS_REGION_ACTIVATION)
             out[i].rest = TESS_REST_STORE;
     return TESS_OK;
-}
-static void close_store(tess_store *x) {
-    (void)x;
 }
 static const tess_offload_ops in_store = { .struct_size = sizeof in_store,
                                            .place = place_in_store,
@@ -755,11 +748,6 @@ static void test_compile__a_fused_step_follows_each_reduction(void **state) {
             assert_true(find(&p, TESS__OPTIMIZE, g, 0) > find(&p, TESS__REDUCE_WAIT, g, 0));
     }
     plan_free(&p);
-}
-
-static tess_status no_stream(tess_device *device, uint32_t role, tess_stream *out, tess_error *e) {
-    (void)device, (void)role, (void)out, (void)e;
-    return TESS_E_UNSUPPORTED;
 }
 
 /* The bytes of host memory that rest, on a device with those slots and memory of that kind. */

@@ -9,13 +9,9 @@
 #include <string.h>
 
 #include "core/plan/place.h"
+#include "tests/unit/drawn.h"
 
 enum { ALIGN = 64, MOST = 400 };
-
-static uint64_t next_random(uint64_t *seed) {
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return *seed >> 33;
-}
 
 static void book(tess__program *p, uint64_t bytes, uint8_t domain, uint8_t arena, uint8_t category) {
     tess__buffer b = { .domain = domain, .arena = arena, .category = category, .unit = -1, .bytes = bytes };
@@ -36,15 +32,15 @@ static void make_program(tess__program *p, uint64_t seed, int32_t n) {
     int32_t live[MOST], n_live = 0;
     *p = (tess__program){ .kind = TESS_PASS_TRAIN };
     for (int32_t i = 0; i < n; i++) {
-        while (n_live && next_random(&seed) % 3 == 0) {
-            int32_t k = (int32_t)(next_random(&seed) % (uint64_t)n_live);
+        while (n_live && drawn64(&seed, 3) == 0) {
+            int32_t k = (int32_t)(drawn64(&seed, (uint64_t)n_live));
             give(p, live[k]);
             live[k] = live[--n_live];
         }
-        for (uint64_t plain = next_random(&seed) % 40; plain > 30; plain--)
+        for (uint64_t plain = drawn64(&seed, 40); plain > 30; plain--)
             tess__program_instr(p, TESS__ENTER, 0, 0, -1, 0);
         live[n_live++] = p->n_buffers;
-        book(p, ALIGN * (1 + next_random(&seed) % 50), next_random(&seed) % 4 ? 1 : 2, TESS__STEP, TESS_CAT_TEMPORARY);
+        book(p, ALIGN * (1 + drawn64(&seed, 50)), drawn64(&seed, 4) ? 1 : 2, TESS__STEP, TESS_CAT_TEMPORARY);
     }
     for (int32_t i = 0; i < p->n_buffers; i++)
         if (p->buffers[i].last == INT32_MAX)

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "core/plan/plan.h"
+#include "tests/unit/no_steps.h"
 #include "tests/unit/plan_fixture.h"
 
 static tess__plan_wrap wrap_of(plan_wrap_open open, const char *text) {
@@ -103,11 +104,6 @@ static void test_plan__nothing_is_gathered_ahead_beside_a_library_on_one_host(vo
 
 /* ---- where gradients rest ---- */
 enum { PARAM = 64000, OUTPUT = 6400, RESULT = 64 };
-
-static tess_status no_block(void *user, const tess_block_call *c) {
-    (void)user, (void)c;
-    return TESS_OK;
-}
 
 /* Two blocks of one parameter each, on one rank, with SGD: parameters and gradients, no states. */
 static void plan_blocks(tess__plan *p, plan *f, int step_in_pass, uint64_t saved, uint64_t forward_scratch,

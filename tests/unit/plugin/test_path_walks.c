@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/plugin/trusted_path.h"
+#include "tests/unit/drawn.h"
 
 enum { NODES = 24, ME = 500, OTHER = 700, LINKS = 40 };
 typedef struct {
@@ -152,10 +153,7 @@ static int walk_again(const char *path, uint32_t want) {
 /* ---- file systems and paths by chance ---- */
 
 static uint64_t seed;
-static int draw(int below) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (int)((seed >> 33) % (uint64_t)below);
-}
+#define draw(below) ((int)drawn64(&seed, (uint64_t)(below)))
 
 static void draw_path(char out[64], int most) {
     static const char *const parts[] = { "a", "b", "c", "..", ".", "", "ab" };

@@ -12,6 +12,7 @@
 #include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/readers/advise.h"
+#include "tests/unit/drawn.h"
 
 enum { MOST = 128, SEEDS = 120, UNITS = 2 };
 typedef struct {
@@ -34,10 +35,7 @@ static struct {
     char texts[TESS__N_KINDS][16];
 } world;
 
-static unsigned drawn(unsigned below) {
-    world.chance = world.chance * 1664525u + 1013904223u;
-    return (world.chance >> 8) % below;
-}
+#define drawn(below) drawn32(&world.chance, below)
 
 /* ---- the planner ---- */
 

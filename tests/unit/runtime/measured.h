@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The bytes of each buffer of a plan, once more by what measures while it runs. After cmocka.h. */
+/* The bytes of each buffer of a plan, measured once more while the program runs. After cmocka.h. */
 #ifndef TEST_MEASURED_H
 #define TEST_MEASURED_H
 #include "core/plan/plan.h"

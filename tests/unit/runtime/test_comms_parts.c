@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The small parts of communicators: who is in which group, what a rank says that it does and claims to have done,
- * keys, and the memory that communicators allocate, register and share. The plugin writes down its calls. */
+/* The small parts of communicators. These tests hold who is in which group, and what a rank says that it does and
+ * claims to have done. They hold keys, and the memory that communicators allocate, register and share. The plugin
+ * writes down its calls. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -67,14 +68,13 @@ static tess_status fake_share(tess_comm *comm, tess_buffer *b, tess_error *e) {
     return told(e, world.share);
 }
 
+static tess_comm_ops ops;
 static int begin(void **state) {
-    static tess_comm_ops ops;
     static tess__plugin plugin = { .name = "net" };
     static tess__device device;
     (void)state;
     memset(&world, 0, sizeof world);
     memset(&c, 0, sizeof c);
-    memset(&ops, 0, sizeof ops);
     ops = (tess_comm_ops){ .struct_size = sizeof ops,
                            .query = fake_query,
                            .mem_alloc = fake_alloc,
@@ -302,9 +302,9 @@ static void test_comms_parts__who_allocates_reaches_the_device(void **state) {
     world.caps = ~(uint32_t)TESS_COMM_SHARES;
     assert_false(tess__comms_share_memory(&c));
     world.caps = TESS_COMM_SHARES;
-    ((tess_comm_ops *)(uintptr_t)c.ops)->mem_share = NULL;
+    ops.mem_share = NULL;
     assert_false(tess__comms_share_memory(&c));
-    ((tess_comm_ops *)(uintptr_t)c.ops)->mem_share = fake_share;
+    ops.mem_share = fake_share;
     world.mem_mask = ~(1u << TESS_MEM_CUDA);
     assert_null(tess__comms_allocator(&c));
     assert_false(tess__comms_share_memory(&c));
@@ -312,7 +312,7 @@ static void test_comms_parts__who_allocates_reaches_the_device(void **state) {
     world.query = TESS_E_DEVICE;
     assert_null(tess__comms_allocator(&c));
     world.query = TESS_OK;
-    ((tess_comm_ops *)(uintptr_t)c.ops)->mem_alloc = NULL;
+    ops.mem_alloc = NULL;
     assert_null(tess__comms_allocator(&c));
 }
 
@@ -374,7 +374,7 @@ static void test_comms_parts__who_cannot_register_uses_memory_as_it_is(void **st
     assert_null(tess__comms_register(&c, TESS__REPLICA, first, &b));
     assert_null(c.registrations[0].comm);
     expect_said("register second; ");
-    ((tess_comm_ops *)(uintptr_t)c.ops)->mem_register = NULL;
+    ops.mem_register = NULL;
     assert_null(tess__comms_register(&c, TESS__REPLICA, first, &b));
     expect_said("");
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/runtime/first_fit.h"
+#include "tests/unit/drawn.h"
 
 static tess__first_fit make(uint64_t bytes, int32_t extents) {
     tess__first_fit h;
@@ -70,8 +71,7 @@ static void test_heap__random_calls_agree_with_a_map_of_bytes(void **state) {
     int n = 0;
     tess__first_fit h = make(BYTES, MOST);
     for (int i = 0; i < 20000; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        uint64_t r = seed >> 33;
+        uint64_t r = drawn64(&seed, 1u << 31);
         if (n && (r % 2 || n == MOST)) {
             int k = (int)(r / 2 % (uint64_t)n);
             tess__first_fit_give(&h, offset[k]);

@@ -15,6 +15,7 @@
 #include <tessera/gpu.h>
 #include "measured.h"
 #include "tests/support/toy.h"
+#include "tests/unit/drawn.h"
 
 typedef struct {
     const char *name, *value;
@@ -113,8 +114,7 @@ static void test_measure__so_are_many_together(void **state) {
     for (int round = 0; round < 60; round++) {
         char what[1024] = "";
         for (int i = 0; i < N_SETTINGS; i++) {
-            seed = seed * 6364136223846793005u + 1442695040888963407u;
-            if ((seed >> 40) % 4)
+            if (drawn64(&seed, 4))
                 continue;
             setenv(settings[i].name, settings[i].value, 1);
             snprintf(what + strlen(what), sizeof what - strlen(what), "%s=%s ", settings[i].name, settings[i].value);
