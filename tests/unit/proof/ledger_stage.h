@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "core/base/hash.h"
-#include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/engine/state.h"
 #include "core/kernels/digest.h"
@@ -21,7 +20,10 @@
 #include "core/proof/at_rest.h"
 #include "core/proof/chain.h"
 #include "core/proof/detail.h"
+#include "tests/unit/drawn.h"
+#include "tests/unit/logged.h"
 #include "tests/unit/said.h"
+#include "halves.h"
 
 enum {
     PARAMS = 10,
@@ -51,8 +53,6 @@ static struct {
 static struct {
     int memory; /* which of the next allocations fails, from 1; 0: none */
     int script[8], scripted, writes, cuts, cut_error, depth, opened, stat_error, lock_error, close_error;
-    int logs;
-    char log[256];
     tess_status pool, lane, sync, waited, sum, rest, checked;
     tess__job_fn job;
     uint64_t ticket, done;
@@ -113,14 +113,6 @@ static int lock_mutex(int more) {
     assert_true(disk.depth == 0 || disk.depth == 1);
     return 0;
 }
-static void take_log(int32_t level, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    assert_int_equal(level, TESS_LOG_WARNING);
-    vsnprintf(disk.log, sizeof disk.log, format, args);
-    va_end(args);
-    disk.logs++;
-}
 
 static uint32_t mem_of(const tess__rest *r) {
     return r->domain; /* here of what kind the memory is */
@@ -148,13 +140,8 @@ static tess_status copy_from_device(void *to, uint32_t to_mem, const void *from,
     world.copies++;
     return disk.checked;
 }
-/* By two threads, the second first. */
-static void run_pool(tess__pool *pool, uint64_t n, uint64_t least, void (*fn)(void *, uint64_t, uint64_t), void *user) {
-    assert_ptr_equal(pool, t.plan.setup.threads > 1 ? the_pool : NULL);
-    assert_true(n > 0 && least > 1);
-    fn(user, n / 2, n - n / 2);
-    if (n / 2)
-        fn(user, 0, n / 2);
+static tess__pool *pool_now(void) {
+    return t.plan.setup.threads > 1 ? the_pool : NULL;
 }
 /* Ranks come one behind another, rank 0 last. */
 static tess_status add_up(void *values, uint64_t n, uint32_t dtype, uint32_t op) {
@@ -220,11 +207,10 @@ static tess_status tell(tess_status s, const char *what, int n) {
 #define ftruncate(fd, n) cut_disk(fd, n)
 #define pthread_mutex_lock(m) ((void)(m), lock_mutex(1))
 #define pthread_mutex_unlock(m) ((void)(m), lock_mutex(-1))
-#define tess__log take_log
 #define tess__rest_mem(e, r) ((void)(e), mem_of(r))
 #define tess__address_of(e, role, i) ((void)(e), address_of(role, i))
 #define tess__copy_now(e, to, tm, from, fm, n) ((void)(e), copy_from_device(to, tm, from, fm, n))
-#define tess__pool_run(pool, n, least, fn, user) run_pool(pool, n, least, fn, user)
+#define tess__pool_run(pool, n, least, fn, user) (assert_ptr_equal(pool, pool_now()), run_halves(n, least, fn, user))
 #define tess__pool_create(n, cpus, out, e) make_pool(n, out, e)
 #define tess__pool_destroy(pool) ((void)(pool), say("pool ends; "))
 #define tess__lane_create(cpus, out) make_lane(cpus, out)
@@ -256,10 +242,7 @@ static tess_status tell(tess_status s, const char *what, int n) {
 
 /* ---- a model, its layout, and all values ---- */
 
-static unsigned drawn(unsigned below) {
-    world.chance = world.chance * 1664525u + 1013904223u;
-    return (world.chance >> 8) % below;
-}
+#define drawn(below) drawn32(&world.chance, below)
 
 static void draw_group(int32_t g, int32_t shards, int streams) {
     static const uint32_t mems[] = { TESS_MEM_HOST, TESS_MEM_PINNED, TESS_MEM_CUDA };
@@ -326,6 +309,7 @@ static void draw_world(unsigned seed, int32_t shards, int32_t replicas, int stre
     static char names[SCOPES][4] = { "a", "b", "c", "d", "e", "f" };
     memset(&world, 0, sizeof world);
     memset(&disk, 0, sizeof disk);
+    memset(&logged, 0, sizeof logged);
     memset(&t, 0, sizeof t);
     said_so_far[0] = 0;
     world.chance = seed * 2654435761u + 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Audits among ranks that are all in this process, with blocks that use every byte that they are given: what another
- * rank makes again is the same, and any byte of it that is changed is found, and whose it is. */
+/* Audits among ranks that are all in this process, with blocks that use every byte that they are given. Another
+ * rank makes the same again. Where the first or the last byte of it is changed, that is found, and whose it is. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -188,8 +188,7 @@ static tess_status backward_of(void *user, const tess_block_call *c) {
 
 /* ---- ranks ---- */
 
-/* Parameters: 0 and 4 (another name of it) in blocks 0 and 2; 1 in bf16; 2 frozen; 3 and 5 of block 1, one name twice.
- */
+/* Parameter 4 is another name of 0, in blocks 2 and 0; 5 is one of 3, both in block 1. 1 is in bf16, 2 is frozen. */
 static void make_model(uint32_t last_flags) {
     static int32_t of[BLOCKS][3] = { { 0, 1 }, { 2, 3, 5 }, { 4 } };
     static const int32_t n_of[BLOCKS] = { 2, 3, 1 };
@@ -432,8 +431,9 @@ static const char *expected_kind(int f) {
     }
 }
 
-static void test_audit_again__each_byte_that_changes_is_found(void **state) {
+static void test_audit_again__the_first_and_the_last_byte_are_found(void **state) {
     (void)state;
+    int faults = 0;
     for (int32_t n = 2; n <= RANKS; n++)
         for (int f = 0; f < 3; f++)
             for (int way = IN_OUTPUT; way < WAYS; way++)
@@ -447,6 +447,7 @@ static void test_audit_again__each_byte_that_changes_is_found(void **state) {
                     const char *kind = expected_kind(f);
                     if (!kind)
                         continue;
+                    faults++;
                     assert_int_equal(train(), 1);
                     assert_int_equal(fault.told, n);
                     for (int32_t i = 0; i < n; i++) {
@@ -456,6 +457,7 @@ static void test_audit_again__each_byte_that_changes_is_found(void **state) {
                         assert_true(fault.heard[i].digest != fault.heard[i].digest_again || !strcmp(kind, "input"));
                     }
                 }
+    assert_true(faults > 0);
 }
 
 static void test_audit_again__a_block_that_fails_is_named(void **state) {
@@ -477,7 +479,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_audit_again__the_same_work_is_the_same),
         cmocka_unit_test(test_audit_again__others_have_their_turn_in_other_passes),
-        cmocka_unit_test(test_audit_again__each_byte_that_changes_is_found),
+        cmocka_unit_test(test_audit_again__the_first_and_the_last_byte_are_found),
         cmocka_unit_test(test_audit_again__a_block_that_fails_is_named),
     };
     tess__log_set_least(TESS_LOG_ERROR + 1);

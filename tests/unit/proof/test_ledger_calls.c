@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The ledger alone. Its digests are those of whole parameters, however these are cut and wherever they rest; a line is
- * in the file whole, or not there; whatever fails is said, and leaves nothing open. */
+/* The ledger alone. Its digests are those of whole parameters, however these are cut and wherever they rest. A line is
+ * in the file whole, or not there. Whatever fails is said, and leaves nothing open. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -162,8 +162,8 @@ static void test_ledger_calls__what_the_disk_refuses_is_said_once_and_the_run_go
         assert_int_equal(step_all(), TESS_OK);
     snprintf(want, sizeof want, "TESSERA_LEDGER=%s: %s; it ends with step 2, and the run goes on", path,
              strerror(ENOSPC));
-    assert_string_equal(disk.log, want);
-    assert_true(disk.logs == 1 && disk.writes == 2 && disk.cuts == 1 && disk.ticket == 2); /* no more is handed over */
+    expect_logged(1, TESS_LOG_WARNING, want);
+    assert_true(disk.writes == 2 && disk.cuts == 1 && disk.ticket == 2); /* no more is handed over */
     tess__proof_saved(t.proof, "/nowhere", 4);
     tess__proof_end(&t);
     assert_true(disk.writes == 2 && disk.opened == 0);
@@ -175,8 +175,8 @@ static void test_ledger_calls__what_the_disk_refuses_is_said_once_and_the_run_go
     disk.cut_error = 1; /* nor can it be taken back */
     for (int more = 0; more < 2; more++)
         assert_int_equal(step_all(), TESS_OK);
-    assert_non_null(strstr(disk.log, strerror(EIO)));
-    assert_int_equal(disk.logs, 2);
+    assert_non_null(strstr(logged.text, strerror(EIO)));
+    assert_int_equal(logged.n, 1);
     disk.waited = TESS_E_LOST;
     assert_int_equal(step_all(), TESS_E_LOST);
     disk.waited = TESS_OK;
@@ -229,9 +229,9 @@ static void test_ledger_calls__the_first_line_says_what_runs_and_from_where(void
     assert_int_equal(tess_proof_words(&t, "seed=2"), TESS_OK);
     assert_int_equal(tess_proof_words(&t, "seed=1 lr=\"2\""), TESS_OK);
     assert_int_equal(tess__proof_loaded(&t, "/no/such", 5), TESS_OK);
-    assert_int_equal(tess__proof_loaded(&t, "/usr/../tmp", 7), TESS_OK);
+    assert_int_equal(tess__proof_loaded(&t, "/..", 7), TESS_OK);
     assert_int_equal(step_rank(0), TESS_OK);
-    tess__proof_saved(t.proof, "/usr/../tmp", 8);
+    tess__proof_saved(t.proof, "/..", 8);
     tess__proof_saved(t.proof, "/no/such", 9);
     disk.memory = 1;
     tess__proof_saved(t.proof, "/no/such", 10);
@@ -246,11 +246,11 @@ static void test_ledger_calls__the_first_line_says_what_runs_and_from_where(void
         "{\"type\":\"begin\",\"format\":1,\"step\":7,\"every\":2,\"model\":\"%016llx\",\"version\":\"9.8\",\"ranks\":2,"
         "\"microbatches\":6,\"deterministic\":1,\"threads\":2,\"isa\":\"%s\",\"strategy\":\"hybrid:2\","
         "\"optimizer\":\"adamw\",\"device\":\"cpu \\\"x\\\"\",\"comm\":\"shm\",\"offload\":\"none\",\"precision\":"
-        "\"bf16\",\"wrap\":\"size:3\",\"words\":\"seed=1 lr=\\\"2\\\"\",\"from\":\"/tmp\",\"kinds\":[\"parameter\","
+        "\"bf16\",\"wrap\":\"size:3\",\"words\":\"seed=1 lr=\\\"2\\\"\",\"from\":\"/\",\"kinds\":[\"parameter\","
         "\"gradient\",\"m\",\"v\"],\"units\":[\"a\",\"b\",\"d\",\"f\"]}",
         (unsigned long long)hash_of_model(), tess__isa_name(tess__isa()));
     assert_string_equal(file.text[0], want);
-    assert_string_equal(file.text[1], "{\"type\":\"checkpoint\",\"step\":8,\"path\":\"/tmp\"}");
+    assert_string_equal(file.text[1], "{\"type\":\"checkpoint\",\"step\":8,\"path\":\"/\"}");
     assert_string_equal(file.text[2], "{\"type\":\"checkpoint\",\"step\":9,\"path\":\"/no/such\"}");
     assert_int_equal(strncmp(file.text[3], "{\"type\":\"step\",\"step\":8,", 24), 0);
     assert_int_equal(file.lines, 4);
@@ -364,8 +364,8 @@ static void test_ledger_calls__another_runs_ledger_is_not_gone_on_with(void **st
 static void test_ledger_calls__a_root_hashes_all_digests_in_their_order(void **state) {
     (void)state;
     static const uint64_t three[] = { 1, 2, 3 }, zeros[] = { 0, 0 }, most[] = { UINT64_MAX };
-    assert_true(root_of(three, 0) ==
-                0); /* reckoned by hand: splitmix64's finaliser over each sum and the golden ratio */
+    assert_true(root_of(three, 0) == 0);
+    /* Reckoned by hand: splitmix64's finaliser over each sum and the golden ratio. */
     assert_true(root_of(three, 3) == 0x6ae515c1c0ac7e37u);
     assert_true(root_of(zeros, 2) == 0xa706dd2f4d197e6fu);
     assert_true(root_of(most, 1) == 0xe4d971771b652c20u);
@@ -439,10 +439,10 @@ static void test_ledger_calls__each_option_has_its_calls(void **state) {
     assert_int_equal(tess__proof_loaded(&t, "/tmp", 3), TESS_OK);
     assert_int_equal(disk.opened, 0);
     t.comms.world.rank = 0;
-    assert_int_equal(tess__proof_pass(&t, TESS_PASS_TRAIN | 16), TESS_OK);
+    assert_int_equal(tess__proof_pass(&t, TESS_PASS_TRAIN | TESS_PASS_NO_SYNC), TESS_OK);
     assert_int_equal(tess__proof_pass(&t, TESS_PASS_TRAIN), TESS_OK);
     assert_int_equal(disk.opened, 1);
-    expect_said("detail 1; detail 2; detail 1; detail 17; detail 1; ");
+    expect_said("detail 1; detail 2; detail 1; detail 257; detail 1; ");
     assert_int_equal(tess__proof_gradient(&t, 1, &lane), TESS_OK);
     expect_said("check group 1; ");
     assert_int_equal(tess__proof_gradient(&t, 1, &compute), TESS_OK);
