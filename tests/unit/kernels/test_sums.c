@@ -209,7 +209,7 @@ static void test_sums__are_trees_of_whatever_is_drawn(void **state) {
 /* ---- much ---- */
 
 /* At 16 MiB in all a sum goes past the caches. `n` inputs of one array, each at its own place in it. */
-static void sum_much(uint32_t dtype, uint32_t out_dtype, int n, uint64_t elems, uint32_t flags, double scale) {
+static void sum_much(uint32_t dtype, uint32_t out_dtype, int n, uint64_t elems, double scale) {
     enum { APART = 4 };
     const uint32_t sum = sum_dtype(dtype), bytes = tess_dtype_bytes(dtype), out_bytes = tess_dtype_bytes(out_dtype);
     char *all = calloc(elems + APART * INPUTS, bytes), *to = aligned_alloc(64, (elems + 64) * out_bytes / 64 * 64 + 64);
@@ -226,7 +226,6 @@ static void sum_much(uint32_t dtype, uint32_t out_dtype, int n, uint64_t elems, 
                       .in_dtype = dtype,
                       .out_dtype = out_dtype,
                       .n_in = (uint32_t)n,
-                      .flags = flags,
                       .in = list,
                       .out = to + 64,
                       .elems = elems - 64,
@@ -254,19 +253,19 @@ static void test_sums__from_16_mib_on_go_past_the_caches_and_are_the_same(void *
     for (int isa = TESS_ISA_C; isa <= TESS_ISA_AVX512; isa++) {
         const int wide = tess__isa_limit(isa) > TESS_ISA_C;
         static const struct {
-            uint32_t dtype, out_dtype, flags;
+            uint32_t dtype, out_dtype;
             int n, past, adds; /* past, and by additions of their own */
             uint64_t elems;
             double scale;
         } each[] = {
-            { TESS_F32, TESS_F32, 0, 3, 0, 0, LINE - 1, 0 },      { TESS_F32, TESS_F32, 0, 3, 1, 1, LINE, 0 },
-            { TESS_F32, TESS_F32, 0, 3, 1, 0, LINE, 1.0 / 3 },    { TESS_I32, TESS_I32, 0, 3, 1, 0, LINE, 0 },
-            { TESS_BF16, TESS_F32, 0, 2, 1, 1, 2 * LINE, 0 },     { TESS_F32, TESS_BF16, 0, 4, 0, 0, LINE, 0 },
-            { TESS_F32, TESS_F32, 0, 2, 1, 1, 2 * LINE - 77, 1 },
+            { TESS_F32, TESS_F32, 3, 0, 0, LINE - 1, 0 },      { TESS_F32, TESS_F32, 3, 1, 1, LINE, 0 },
+            { TESS_F32, TESS_F32, 3, 1, 0, LINE, 1.0 / 3 },    { TESS_I32, TESS_I32, 3, 1, 0, LINE, 0 },
+            { TESS_BF16, TESS_F32, 2, 1, 1, 2 * LINE, 0 },     { TESS_F32, TESS_BF16, 4, 0, 0, LINE, 0 },
+            { TESS_F32, TESS_F32, 2, 1, 1, 2 * LINE - 77, 1 },
         };
         for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
             memset(&by_hand, 0, sizeof by_hand);
-            sum_much(each[i].dtype, each[i].out_dtype, each[i].n, each[i].elems + 64, each[i].flags, each[i].scale);
+            sum_much(each[i].dtype, each[i].out_dtype, each[i].n, each[i].elems + 64, each[i].scale);
             assert_int_equal(by_hand.adds > 0, wide && each[i].adds);
             assert_int_equal(by_hand.copies > 0, wide && each[i].past && !each[i].adds);
         }
@@ -274,7 +273,7 @@ static void test_sums__from_16_mib_on_go_past_the_caches_and_are_the_same(void *
     tess__isa_limit(0);
 }
 
-/* Those of one kind through blocks of that kind, with AVX-512: a chunk of 1024 elements each. */
+/* Those of one kind through blocks of that kind, with AVX-512. */
 static void test_sums__blocks_are_summed_in_registers(void **state) {
     (void)state;
     static const uint32_t kinds[] = { TESS_Q8, TESS_Q8E4M3, TESS_F32 },
@@ -294,7 +293,7 @@ static void test_sums__blocks_are_summed_in_registers(void **state) {
         k.elems = 2048;
         memset(&by_hand, 0, sizeof by_hand);
         run_kernel(&k, NULL);
-        assert_int_equal(by_hand.pairs, isa >= TESS_ISA_AVX512 && of == through && of < 2 ? 2 : 0);
+        assert_int_equal(by_hand.pairs > 0, isa >= TESS_ISA_AVX512 && of == through && of < 2);
     }
     tess__isa_limit(0);
 }
