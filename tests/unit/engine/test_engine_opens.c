@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Opening and closing an engine alone, with all that both call written down. These tests hold in which order, on which
- * ranks, and what of the plugins goes into the plan. Some is refused; every failure ends in a whole teardown. */
+/* Opening and closing an engine alone, with all that both call written down. These tests hold the order, the ranks that
+ * take part, what is refused, and what of the plugins goes into the plan. Every failure ends in a whole teardown. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>

@@ -49,8 +49,8 @@ static unsigned char *place_of(int role, int32_t index) {
 
 #define calloc(n, size) take_memory(n, size)
 #define tess__address_of(t, role, i) ((void)(t), (void *)place_of(role, i))
-#define tess__pool_run(pool, n, least, fn, user)                                                                       \
-    (assert_ptr_equal(pool, world.pool), world.runs++, run_halves(n, least, fn, user))
+#define tess__pool_run(p, n, least, fn, user)                                                                          \
+    (assert_ptr_equal(p, world.pool), world.runs++, run_halves(n, least, fn, user))
 #include "core/proof/at_rest.c"
 #undef calloc
 
