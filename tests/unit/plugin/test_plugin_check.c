@@ -27,6 +27,8 @@ static const tess_plugin_note good = { .magic = "TESSPLG",
                                        .license = "MIT",
                                        .needs = "" };
 
+static const char texts[] = "the descriptor's texts do not end, or its name is not [a-z0-9_-]+";
+
 static void judged(const tess_plugin_note *n, uint32_t kind, tess_status want, const char *why) {
     snprintf(reason, sizeof reason, "untouched");
     assert_int_equal(tess__note_check(n, kind, reason), want);
@@ -35,7 +37,6 @@ static void judged(const tess_plugin_note *n, uint32_t kind, tess_status want, c
 
 static void test_plugin_check__a_descriptor_is_judged_field_by_field(void **state) {
     (void)state;
-    static const char texts[] = "the descriptor's texts do not end, or its name is not [a-z0-9_-]+";
     char want[TESS_REASON_BYTES];
     tess_plugin_note n = good;
     judged(&n, TESS_KIND_DEVICE, TESS_OK, "untouched");
@@ -72,7 +73,6 @@ static void test_plugin_check__a_descriptor_is_judged_field_by_field(void **stat
 
 static void test_plugin_check__a_name_is_of_few_characters(void **state) {
     (void)state;
-    static const char texts[] = "the descriptor's texts do not end, or its name is not [a-z0-9_-]+";
     for (int c = 1; c < 256; c++) {
         const int fine = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
         tess_plugin_note n = good;
