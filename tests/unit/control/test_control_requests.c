@@ -343,10 +343,8 @@ static void test_control_requests__keys_and_values_have_their_bounds(void **stat
                                   : call == 3 ? tess__control_exchange(&c, key, "", 0, out)
                                               : tess__control_exchange_among(&c, &(int32_t){ 0 }, 1, key, "", 0, out);
             assert_int_equal(world.n_sent, !bad);
-            if (bad)
-                fails(s, TESS_E_INVALID, want);
-            else
-                assert_int_equal(s, TESS_OK);
+            if (s || bad)
+                fails(s, bad ? TESS_E_INVALID : TESS_OK, want);
         }
     }
     begin(NULL);

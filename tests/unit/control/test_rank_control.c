@@ -16,7 +16,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "core/base/status.h"
 #include "core/base/thread.h"
 #include "core/control/control_state.h"
 #include "control_calls.h"
@@ -126,25 +125,20 @@ static int broadcast(void) {
 #define tess__inbox_read(in, link) inbox_read()
 #define tess__inbox_next(box, limit, m) ((void)(m), inbox_next(limit))
 #define tess__inbox_drop(box, m) ((void)0)
-#define tess__inbox_clear(box) ((void)note("clear-in", 0))
-#define tess__outbox_init(out) ((void)0)
 #define tess__outbox_push(out, type, id, arg, value) push(type, id, arg)
 #define tess__outbox_copy(out, m) copy(m)
 #define tess__outbox_flush(out, link) flush()
-#define tess__outbox_clear(out) ((void)note("clear-out", 0))
 #define tess__control_wake(control) ((void)note("wake", 0))
 #define tess__control_wait(control, deadline_ns) await(deadline_ns)
 #define tess__link_close(link) ((void)note("close-link", 0))
 #define tess__link_key_destroy(k) ((void)note((k) ? "free-key" : "no-key", 0))
 #define tess__kv_server_stop(s) ((void)note((s) ? "stop-server" : "no-server", 0))
-#define tess__kv_store_create() (fails("store") ? NULL : (tess__kv_store *)&world)
 #define tess__kv_store_destroy(s) ((void)note((s) ? "free-store" : "no-store", 0))
 #define tess__kv_server_linger(s, until) say("linger %d s; ", (int)(((until)-world.now_ns) / 1000000000))
 #define tess__control_connect(control) connect_control(control)
 #define tess__thread_start(thread, work, control) start(work, control)
 #define tess__wire_own_address(fd, out, n) (*(out) = 0)
 #define pthread_cond_broadcast(x) broadcast()
-#define pthread_join(thread, out) note("join", 0)
 #define pthread_equal(a, b) (world.on_thread)
 #define eventfd(n, flags) make_eventfd(flags)
 #define close(fd) note((fd) == 5 ? "close-wake" : "close?", 0)

@@ -20,7 +20,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/base/status.h"
 #include "core/base/thread.h"
 #include "core/control/kv_state.h"
 #include "control_calls.h"
@@ -164,10 +163,7 @@ static void own_address(int fd, char *out, size_t n) {
 #define tess__inbox_read(box, link) read_inbox(link)
 #define tess__inbox_next(box, limit, in) next_message(limit, in)
 #define tess__inbox_drop(box, in) ((void)note("drop", 0))
-#define tess__inbox_clear(box) ((void)note("clear-in", 0))
-#define tess__outbox_init(box) ((void)0)
 #define tess__outbox_reserve(box) ((void)note("reserve", 0))
-#define tess__outbox_clear(box) ((void)note("clear-out", 0))
 #define tess__outbox_flush(box, link) flush(link)
 #define tess__link_close(link) close_link(link)
 #define tess__link_open(link, fd, key) open_link(link, fd)
@@ -186,7 +182,6 @@ static void own_address(int fd, char *out, size_t n) {
 #define tess__kv_goodbye(server, c, stay) say("goodbye %d; ", stay)
 #define tess__kv_back(server, c) ((void)note("back", 0))
 #define tess__kv_news_turn(server, list, now_ns) news(list, now_ns)
-#define tess__kv_store_create() (fails("store") ? NULL : (tess__kv_store *)&world)
 #define tess__kv_store_destroy(x) ((void)note((x) ? "store" : "no-store", 0))
 #define tess__wire_own_address(fd, out, n) own_address(fd, out, n)
 #define tess__wire_is_loopback(a) (!strncmp(a, "127.", 4))
@@ -194,7 +189,6 @@ static void own_address(int fd, char *out, size_t n) {
 #define tess__wire_listen(a, port, setting, fd) listen_at(a, port, setting, fd)
 #define tess__local_is_ours(fd) (!(world.strangers >> ((fd)-20) & 1))
 #define tess__thread_start(thread, work, server) note("thread", 0)
-#define pthread_join(thread, out) note("join", 0)
 #define eventfd(n, flags) ((flags) == (EFD_CLOEXEC | EFD_NONBLOCK) ? note("eventfd", 61) : -1)
 #define close(fd) say("close-fd %d; ", fd)
 #define unlink(path) say("unlink %s; ", path)

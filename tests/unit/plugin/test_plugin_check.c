@@ -13,6 +13,7 @@
 #include "core/plugin/plugin_check.h"
 
 static char reason[TESS_REASON_BYTES];
+static const char texts[] = "the descriptor's texts do not end, or its name is not [a-z0-9_-]+";
 
 /* ---- the descriptor ---------------------------------------------------------------------------- */
 
@@ -26,8 +27,6 @@ static const tess_plugin_note good = { .magic = "TESSPLG",
                                        .version = "1",
                                        .license = "MIT",
                                        .needs = "" };
-
-static const char texts[] = "the descriptor's texts do not end, or its name is not [a-z0-9_-]+";
 
 static void judged(const tess_plugin_note *n, uint32_t kind, tess_status want, const char *why) {
     snprintf(reason, sizeof reason, "untouched");
