@@ -110,7 +110,7 @@ tess_status tess__wrap_auto_open(const tess_host *h, const void **ops, void **ct
                                 h->args);
     uint64_t *kept = malloc(sizeof *kept);
     if (!kept)
-        return TESS_E_NOMEM;
+        return tess_plugin_fail(e, TESS_E_NOMEM, "no memory for the budget");
     *kept = budget;
     *ops = &auto_ops;
     *ctx = kept;

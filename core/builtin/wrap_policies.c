@@ -18,6 +18,10 @@ typedef struct {
     int32_t n_patterns;
 } policy;
 
+static tess_status no_memory(tess_error *e) {
+    return tess_plugin_fail(e, TESS_E_NOMEM, "no memory to choose units");
+}
+
 /* Tied parameters form a unit of their own; `free_unit` and what is above it are not given out yet. Returns the count.
  */
 static int32_t finish_units(const tess_model_view *v, int32_t *unit, int32_t free_unit) {
@@ -74,7 +78,7 @@ static tess_status assign_size(void *ctx, const tess_model_view *v, const tess_p
     const policy *p = ctx;
     uint64_t *left = calloc(v->n_modules, sizeof *left);
     uint8_t *is_unit = calloc(v->n_modules, 1);
-    tess_status s = left && is_unit ? TESS_OK : tess_plugin_fail(e, TESS_E_NOMEM, "no memory for the module list");
+    tess_status s = left && is_unit ? TESS_OK : no_memory(e);
     for (uint32_t m = v->n_modules; !s && m-- > 0;) {
         left[m] += v->modules[m].own_elems;
         is_unit[m] = left[m] >= p->size;
@@ -110,7 +114,7 @@ static tess_status assign_module(void *ctx, const tess_model_view *v, const tess
     const policy *p = ctx;
     uint8_t *is_unit = calloc(v->n_modules, 1);
     if (!is_unit)
-        return tess_plugin_fail(e, TESS_E_NOMEM, "no memory for the module list");
+        return no_memory(e);
     for (uint32_t m = 0; m < v->n_modules; m++)
         is_unit[m] = (uint8_t)matches(p, v->modules[m].name);
     assign_nearest(v, is_unit, unit);
@@ -164,21 +168,21 @@ tess_status tess__wrap_size_open(const tess_host *h, const void **ops, void **ct
                                 "expects a number of elements after the colon, as in size:20000, got \"%s\"", h->args);
     policy *p = calloc(1, sizeof *p);
     if (!p)
-        return TESS_E_NOMEM;
+        return no_memory(e);
     p->size = size;
     *ops = &size_ops;
     *ctx = p;
     return TESS_OK;
 }
 
-static tess_status add_pattern(policy *p, const char *text, size_t n) {
+static tess_status add_pattern(policy *p, const char *text, size_t n, tess_error *e) {
     char **bigger = realloc(p->patterns, (size_t)(p->n_patterns + 1) * sizeof *bigger);
     if (!bigger)
-        return TESS_E_NOMEM;
+        return no_memory(e);
     p->patterns = bigger;
     char *pattern = strndup(text, n);
     if (!pattern)
-        return TESS_E_NOMEM;
+        return no_memory(e);
     for (char *c = pattern; *c; c++)
         if (*c == '.')
             *c = '/';
@@ -188,10 +192,11 @@ static tess_status add_pattern(policy *p, const char *text, size_t n) {
 
 tess_status tess__wrap_module_open(const tess_host *h, const void **ops, void **ctx, tess_error *e) {
     policy *p = calloc(1, sizeof *p);
-    tess_status s = p ? TESS_OK : TESS_E_NOMEM;
+    tess_status s = p ? TESS_OK : no_memory(e);
     for (const char *at = h->args; !s && *at;) {
         size_t n = strcspn(at, ",");
-        s = n ? add_pattern(p, at, n) : tess_plugin_fail(e, TESS_E_INVALID, "has an empty pattern in \"%s\"", h->args);
+        s = n ? add_pattern(p, at, n, e)
+              : tess_plugin_fail(e, TESS_E_INVALID, "has an empty pattern in \"%s\"", h->args);
         at += n + (at[n] == ',');
     }
     if (!s && p->n_patterns == 0)

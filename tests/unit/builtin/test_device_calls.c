@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The cpu device's memory by what it asks of the system, which is a table of pages here: no page is left behind,
- * wherever a mapping begins and whatever fails. */
+/* The cpu device's memory by what it asks of the system, which is a table of pages here. No page is left behind. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -139,7 +138,7 @@ static const char *option(void *host, const char *key) {
     assert_ptr_equal(host, &world);
     return strcmp(key, "threads") ? NULL : world.text;
 }
-static tess_host host = { .struct_size = sizeof host, .host = &world, .log = log_line, .option = option };
+static tess_host host = { .struct_size = sizeof host, .host = &world, .option = option };
 static const tess_device_ops *device_ops;
 static void *device_ctx;
 static tess_device *device;
@@ -151,6 +150,7 @@ static int begin(void **state) {
     memset(&world, 0, sizeof world);
     memset(&counted, 0, sizeof counted);
     said_so_far[0] = 0;
+    host.log = log_line;
     error = (tess_error){ .struct_size = sizeof error };
     assert_int_equal(tess__device_cpu_open(&host, &table, &device_ctx, &error), TESS_OK);
     device_ops = table;
@@ -215,6 +215,7 @@ static void test_device_calls__mappings_are_trimmed_to_what_was_asked_for(void *
 static void refused(const tess_alloc_request *r, tess_status status, const char *message) {
     tess_buffer b;
     const int pages = pages_in_use(), live = counted.live;
+    error.message[0] = 0;
     assert_int_equal(take(r, &b), status);
     assert_null(b.ptr);
     assert_string_equal(error.message, message);

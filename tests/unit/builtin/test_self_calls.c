@@ -92,6 +92,7 @@ static void does(tess_collective c, const char *said) {
 }
 static void refuses(tess_collective c, tess_status status, const char *message) {
     request = NULL;
+    error.message[0] = 0;
     assert_int_equal(self_ops->post(comm, &c, 1, &request, &error), status);
     assert_string_equal(error.message, message);
     assert_null(request);

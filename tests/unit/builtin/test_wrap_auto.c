@@ -181,6 +181,7 @@ static void test_wrap_auto__its_argument_is_bytes(void **state) {
     const tess_host host = { .struct_size = sizeof host, .args = "1" };
     counted.refuse = 1;
     assert_int_equal(tess__wrap_auto_open(&host, &table, &ctx, &error), TESS_E_NOMEM);
+    assert_string_equal(error.message, "no memory for the budget");
     assert_int_equal(counted.live, 0);
 }
 

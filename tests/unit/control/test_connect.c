@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* How a rank comes to its server, without a network: where it listens, whom it tries in turn and how long, what it says
- * and expects to hear, and in which words each failure is told. The clock and who answers are this test's. */
+/* How a rank comes to its server, without a network: where it listens, whom it tries and how long, and what they say.
+ * Each failure has its words. The clock and who answers are this test's. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>

@@ -68,13 +68,15 @@ static void test_link_key__is_tls_1_3_with_one_suite_and_no_tickets(void **state
         SSL_CTX *c = key->context;
         assert_int_equal(SSL_CTX_ctrl(c, SSL_CTRL_GET_MIN_PROTO_VERSION, 0, NULL), TLS1_3_VERSION);
         const STACK_OF(SSL_CIPHER) *suites = SSL_CTX_get_ciphers(c);
-        for (int i = 0, of_1_3 = 0; i < sk_SSL_CIPHER_num(suites); i++) {
+        int of_1_3 = 0;
+        for (int i = 0; i < sk_SSL_CIPHER_num(suites); i++) {
             const SSL_CIPHER *s = sk_SSL_CIPHER_value(suites, i);
             if (strcmp(SSL_CIPHER_get_version(s), "TLSv1.3") == 0) {
                 assert_string_equal(SSL_CIPHER_get_name(s), "TLS_AES_128_GCM_SHA256");
-                assert_int_equal(of_1_3++, 0);
+                of_1_3++;
             }
         }
+        assert_int_equal(of_1_3, 1);
         assert_int_equal(SSL_CTX_get_num_tickets(c), 0);
         assert_int_equal(SSL_CTX_get_session_cache_mode(c), SSL_SESS_CACHE_OFF);
         const uint64_t no = SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION;
@@ -118,7 +120,7 @@ static void test_link_key__each_refusal_is_an_error(void **state) {
         assert_ptr_equal(key, &n);
         assert_true(held == 0 && counted.live == 0);
     }
-    assert_int_equal(n - 1, 9); /* two objects, three settings, three functions, a code */
+    assert_true(n > 1 && asked < refuses); /* it is done where nothing was refused */
     tess__link_key_destroy(key);
     counted.refuse = 1;
     assert_int_equal(tess__link_key_create("secret", 1, &key), TESS_E_NOMEM);

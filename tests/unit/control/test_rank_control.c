@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A rank's end of the control plane alone: what its thread does in each turn, when it says what the rank does, who is
- * told of a loss, and the order in which it opens, says goodbye, stays and closes. All that it calls is written down.
- */
+/* A rank's end of the control plane alone: its thread's turns, what it says and tells, and the order in which it opens,
+ * says goodbye, stays and closes. All that it calls is written down. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -17,10 +16,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "core/base/status.h"
 #include "core/base/thread.h"
 #include "core/control/control_state.h"
-#include "tests/unit/said.h"
+#include "control_calls.h"
 
 typedef struct { /* a turn of the thread */
     short wake, events;
@@ -29,26 +27,17 @@ typedef struct { /* a turn of the thread */
 } turn;
 enum { READY = 1, REFUSED, CAUSE, LATE, HEARD, GONE, IDLE };
 static struct {
-    const char *fails;
     turn turns[8];
-    int n_turns, at, tells, in_callback;
+    int n_turns, at, tells;
     int waits[8], n_waits; /* what happens in each wait */
-    int64_t now_ns, deadline_ns, heartbeat_ns, rendezvous_ns;
+    int64_t now_ns, deadline_ns;
     int signal, on_thread;
     int32_t told_rank;
     char told[TESS__WIRE_TEXT_MAX], doing[256];
-    tess_status connects;
 } world;
 static tess__control c, *opened;
 static atomic_uchar departed[4];
 
-static int fails(const char *what) {
-    return world.fails && !strcmp(world.fails, what);
-}
-static int note(const char *what, int result) {
-    say("%s; ", what);
-    return fails(what) ? -1 : result;
-}
 static int take_turn(struct pollfd *fds, nfds_t n, int ms) {
     tess__control *own = opened ? opened : &c;
     assert_int_equal(n, 2);
@@ -85,8 +74,8 @@ static int copy(const tess__message *m) {
         return note("doing", 0);
     }
     assert_int_equal(m->type, TESS__WIRE_REPORT);
-    say("report %d %d %u '%.*s'; ", m->arg, (int)m->id, m->value_bytes, (int)m->value_bytes, (const char *)m->value);
-    return fails("report") ? -1 : 0;
+    return noted(&calls.fails, 1, "report %d %d %u '%.*s'", m->arg, (int)m->id, m->value_bytes, (int)m->value_bytes,
+                 (const char *)m->value);
 }
 static int await(int64_t deadline_ns) {
     tess__control *own = opened ? opened : &c;
@@ -111,12 +100,6 @@ static int make_eventfd(int flags) {
     assert_int_equal(flags, EFD_CLOEXEC | EFD_NONBLOCK);
     return note("eventfd", 5);
 }
-static tess_status seconds(const char *key, double fallback, double most, int64_t *out) {
-    const int beats = !strcmp(key, "heartbeat");
-    assert_true(fallback == (beats ? 5 : 60) && most == 86400);
-    *out = beats ? world.heartbeat_ns : world.rendezvous_ns;
-    return note(key, 0) ? tess__fail(TESS_E_INVALID, "bad seconds") : TESS_OK;
-}
 static tess_status connect_control(tess__control *control) {
     opened = control;
     control->link.fd = 6;
@@ -138,30 +121,24 @@ static int broadcast(void) {
 }
 #define tess__now_ns() (world.now_ns)
 #define poll(fds, n, ms) take_turn(fds, n, ms)
-#define read(fd, to, n) (*(to) = 0, note("wake-read", fails("nobody-woke") ? -1 : (int)(n)))
+#define read(fd, to, n) (*(to) = 0, note("wake-read", (int)(n)))
 #define tess__inbox_read(in, link) inbox_read()
 #define tess__inbox_next(box, limit, m) ((void)(m), inbox_next(limit))
 #define tess__inbox_drop(box, m) ((void)0)
-#define tess__inbox_clear(box) ((void)note("clear-in", 0))
-#define tess__outbox_init(out) ((void)0)
 #define tess__outbox_push(out, type, id, arg, value) push(type, id, arg)
 #define tess__outbox_copy(out, m) copy(m)
 #define tess__outbox_flush(out, link) flush()
-#define tess__outbox_clear(out) ((void)note("clear-out", 0))
 #define tess__control_wake(control) ((void)note("wake", 0))
 #define tess__control_wait(control, deadline_ns) await(deadline_ns)
 #define tess__link_close(link) ((void)note("close-link", 0))
 #define tess__link_key_destroy(k) ((void)note((k) ? "free-key" : "no-key", 0))
 #define tess__kv_server_stop(s) ((void)note((s) ? "stop-server" : "no-server", 0))
-#define tess__kv_store_create() (fails("store") ? NULL : (tess__kv_store *)&world)
 #define tess__kv_store_destroy(s) ((void)note((s) ? "free-store" : "no-store", 0))
 #define tess__kv_server_linger(s, until) say("linger %d s; ", (int)(((until)-world.now_ns) / 1000000000))
-#define tess__seconds_option(key, fallback, most, out) seconds(key, fallback, most, out)
 #define tess__control_connect(control) connect_control(control)
 #define tess__thread_start(thread, work, control) start(work, control)
 #define tess__wire_own_address(fd, out, n) (*(out) = 0)
 #define pthread_cond_broadcast(x) broadcast()
-#define pthread_join(thread, out) note("join", 0)
 #define pthread_equal(a, b) (world.on_thread)
 #define eventfd(n, flags) make_eventfd(flags)
 #define close(fd) note((fd) == 5 ? "close-wake" : "close?", 0)
@@ -176,7 +153,7 @@ static int begin(void **state) {
     memset(&world, 0, sizeof world);
     memset(&c, 0, sizeof c);
     memset(departed, 0, sizeof departed);
-    said_so_far[0] = 0;
+    begin_calls(5 * SECOND_NS, 60 * SECOND_NS);
     opened = NULL;
     pthread_mutex_init(&c.lock, NULL);
     pthread_mutex_init(&c.calls, NULL);
@@ -188,8 +165,6 @@ static int begin(void **state) {
     c.cause_rank = -1;
     c.connected = c.threaded = 1;
     world.now_ns = c.heard_ns = c.turn_ns = c.beat_ns = c.doing_ns = 100 * SECOND_NS;
-    world.heartbeat_ns = 5 * SECOND_NS;
-    world.rendezvous_ns = 60 * SECOND_NS;
     return 0;
 }
 
@@ -417,14 +392,12 @@ static void test_rank_control__the_cause_can_be_asked_for(void **state) {
 static void test_rank_control__a_report_waits_for_the_first_cause(void **state) {
     (void)state;
     c.heartbeat_ns = 3 * SECOND_NS;
-    strcpy(c.doing_sent, "");
     tess__control_doing(&c, "a step");
     world.waits[0] = IDLE;
     world.waits[1] = CAUSE;
     tess__control_report(&c, TESS_E_DEVICE, 1, "it broke");
     char want[128];
-    snprintf(want, sizeof want, "doing; report %d 2 8 'it broke'; wake; tell; ", TESS_E_DEVICE);
-    want[strlen(want) - strlen("tell; ")] = 0;
+    snprintf(want, sizeof want, "doing; report %d 2 8 'it broke'; wake; ", TESS_E_DEVICE);
     expect_said(want);
     assert_string_equal(world.doing, "a step");
     assert_true(world.n_waits == 2 && world.deadline_ns == world.now_ns + 7 * SECOND_NS);
@@ -443,7 +416,7 @@ static void test_rank_control__a_report_waits_for_the_first_cause(void **state) 
     expect_said(want);
     assert_int_equal(world.n_waits, 0);
     begin(NULL);
-    world.fails = "report";
+    calls.fails = "report";
     world.waits[0] = LATE;
     tess__control_report(&c, TESS_E_DEVICE, -1, "it broke");
     assert_null(strstr(said_so_far, "wake"));
@@ -495,7 +468,7 @@ static void test_rank_control__who_stays_may_come_back(void **state) {
         is_unlocked();
     }
     begin(NULL);
-    world.fails = "goodbye-and-stay";
+    calls.fails = "goodbye-and-stay";
     assert_int_equal(tess__control_park(&c), TESS_E_PEER);
     assert_true(!c.goodbye_sent && world.n_waits == 0);
     begin(NULL);
@@ -506,7 +479,7 @@ static void test_rank_control__who_stays_may_come_back(void **state) {
         c.goodbye_sent = c.goodbye_heard = 1;
         c.connected = i != 0;
         c.has_cause = i == 1;
-        world.fails = i == 2 ? "back" : NULL;
+        calls.fails = i == 2 ? "back" : NULL;
         assert_int_equal(tess__control_return(&c), TESS_E_PEER);
         expect_said(i == 2 ? "back; " : "");
         assert_true(c.goodbye_sent && c.goodbye_heard);
@@ -565,9 +538,9 @@ static void test_rank_control__opening_ends_when_all_are_there(void **state) {
     world.signal = SIGKILL;
     opens(&launched, TESS_OK, "eventfd; lines; heartbeat; rendezvous-timeout; connect; thread; ");
     world.signal = SIGTERM;
-    world.fails = "prctl";
+    calls.fails = "prctl";
     opens(&launched, TESS_OK, "eventfd; lines; heartbeat; rendezvous-timeout; connect; thread; ");
-    world.fails = NULL;
+    calls.fails = NULL;
     tess__world alone = { .nranks = 1 };
     opens(&alone, TESS_OK, "eventfd; ");
     expect_said("close-link; " GIVEN_BACK("free-store; ", "no-server; "));
@@ -590,10 +563,10 @@ static void test_rank_control__what_ends_an_opening_is_its_failure(void **state)
         tess_status status;
         const char *text;
     } cases[] = {
-        { "heartbeat", "eventfd; heartbeat; " ENDED, TESS_E_INVALID, "bad seconds" },
-        { "rendezvous-timeout", "eventfd; heartbeat; rendezvous-timeout; " ENDED, TESS_E_INVALID, "bad seconds" },
+        { "heartbeat", "eventfd; heartbeat; " ENDED, TESS_E_DEVICE, "heartbeat failed" },
+        { "rendezvous-timeout", "eventfd; heartbeat; rendezvous-timeout; " ENDED, TESS_E_DEVICE,
+          "rendezvous-timeout failed" },
         { "connect", "eventfd; heartbeat; rendezvous-timeout; connect; " ENDED, TESS_E_PEER, "nobody is there" },
-        { "thread", OPENED ENDED, TESS_E_SYSTEM, NULL },
         { "control", "", TESS_E_NOMEM, "no memory for the control plane of 4 ranks" },
         { "departed", "eventfd; " GIVEN_BACK("no-store; ", "no-server; "), TESS_E_NOMEM,
           "no memory for the control plane of 4 ranks" },
@@ -601,19 +574,18 @@ static void test_rank_control__what_ends_an_opening_is_its_failure(void **state)
           "no memory for the control plane of 4 ranks" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        world.fails = cases[i].fails;
+        calls.fails = cases[i].fails;
         opens(&ranks, cases[i].status, cases[i].said);
-        if (cases[i].text)
-            assert_string_equal(tess_last_error(), cases[i].text);
+        assert_string_equal(tess_last_error(), cases[i].text);
     }
     char want[160];
     snprintf(want, sizeof want, "cannot start the control plane's thread: %s", strerror(EAGAIN));
-    world.fails = "thread";
+    calls.fails = "thread";
     opens(&ranks, TESS_E_SYSTEM, OPENED ENDED);
     assert_string_equal(tess_last_error(), want);
-    world.fails = "store";
+    calls.fails = "store";
     opens(&(tess__world){ .nranks = 1 }, TESS_E_NOMEM, "eventfd; " GIVEN_BACK("no-store; ", "no-server; "));
-    world.fails = NULL;
+    calls.fails = NULL;
     static const int32_t bad[][2] = { { 0, 0 }, { -1, 4 }, { 4, 4 }, { 0, -1 } };
     for (int i = 0; i < 4; i++) {
         opens(&(tess__world){ .rank = bad[i][0], .nranks = bad[i][1] }, TESS_E_INVALID, "");

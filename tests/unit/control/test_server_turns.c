@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The key-value server alone, without sockets and without its thread: whom it takes in, in which order a turn works,
- * how long it waits, who is dropped, how it starts and ends, and what it says to the launcher. */
+/* The key-value server alone, without sockets and without its thread: whom it takes in and drops, the order of a turn,
+ * its waits, start and end, and its words to the launcher. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -20,15 +20,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/base/status.h"
 #include "core/base/thread.h"
 #include "core/control/kv_state.h"
-#include "tests/unit/said.h"
+#include "control_calls.h"
 
 enum { RANKS = 4, WORLD = 6, MS = 1000000 };
 static const int32_t members[RANKS] = { 0, 2, 3, 5 };
 static struct {
-    const char *fails;
     int64_t now_ns;
     int waiting[8], n_waiting, strangers; /* connections that wait; which of them are another user's */
     int memory_left;                      /* -1: none is missing */
@@ -47,13 +45,6 @@ static struct {
 static tess__kv_server *s;
 static tess__kv_client *clients[RANKS + 2]; /* of ranks 0 to 3, and two strangers */
 
-static int fails(const char *what) {
-    return world.fails && !strcmp(world.fails, what);
-}
-static int note(const char *what, int result) {
-    say("%s; ", what);
-    return fails(what) ? -1 : result;
-}
 static void *get_memory(size_t n, size_t size) {
     if (world.memory_left == 0)
         return NULL;
@@ -137,12 +128,6 @@ static struct dirent *next_file(void) {
     static struct dirent entry;
     return world.files && world.files-- ? &entry : NULL;
 }
-static tess_status seconds(const char *key, double fallback, double most, int64_t *out) {
-    const int beats = !strcmp(key, "heartbeat");
-    assert_true(fallback == (beats ? 5 : 60) && most == 86400);
-    *out = beats ? 50 : 600;
-    return note(key, 0) ? tess__fail(TESS_E_INVALID, "bad seconds") : TESS_OK;
-}
 static tess_status listen_at(const char *address, int32_t *port, const char *setting, int *fd) {
     say("listen %s %d %s; ", address, *port, setting);
     *port = 4321;
@@ -178,10 +163,7 @@ static void own_address(int fd, char *out, size_t n) {
 #define tess__inbox_read(box, link) read_inbox(link)
 #define tess__inbox_next(box, limit, in) next_message(limit, in)
 #define tess__inbox_drop(box, in) ((void)note("drop", 0))
-#define tess__inbox_clear(box) ((void)note("clear-in", 0))
-#define tess__outbox_init(box) ((void)0)
 #define tess__outbox_reserve(box) ((void)note("reserve", 0))
-#define tess__outbox_clear(box) ((void)note("clear-out", 0))
 #define tess__outbox_flush(box, link) flush(link)
 #define tess__link_close(link) close_link(link)
 #define tess__link_open(link, fd, key) open_link(link, fd)
@@ -200,16 +182,13 @@ static void own_address(int fd, char *out, size_t n) {
 #define tess__kv_goodbye(server, c, stay) say("goodbye %d; ", stay)
 #define tess__kv_back(server, c) ((void)note("back", 0))
 #define tess__kv_news_turn(server, list, now_ns) news(list, now_ns)
-#define tess__kv_store_create() (fails("store") ? NULL : (tess__kv_store *)&world)
 #define tess__kv_store_destroy(x) ((void)note((x) ? "store" : "no-store", 0))
 #define tess__wire_own_address(fd, out, n) own_address(fd, out, n)
 #define tess__wire_is_loopback(a) (!strncmp(a, "127.", 4))
 #define tess__wire_is_local(a) (*(a) == '/')
 #define tess__wire_listen(a, port, setting, fd) listen_at(a, port, setting, fd)
 #define tess__local_is_ours(fd) (!(world.strangers >> ((fd)-20) & 1))
-#define tess__seconds_option(key, fallback, most, out) seconds(key, fallback, most, out)
 #define tess__thread_start(thread, work, server) note("thread", 0)
-#define pthread_join(thread, out) note("join", 0)
 #define eventfd(n, flags) ((flags) == (EFD_CLOEXEC | EFD_NONBLOCK) ? note("eventfd", 61) : -1)
 #define close(fd) say("close-fd %d; ", fd)
 #define unlink(path) say("unlink %s; ", path)
@@ -261,6 +240,7 @@ static int begin(void **state) {
     if (s)
         (void)end(NULL);
     memset(&world, 0, sizeof world);
+    begin_calls(50, 600);
     world.memory_left = -1;
     world.now_ns = 100ll * 1000 * MS;
     world.limit = 1000;
@@ -456,8 +436,9 @@ static void test_server_turns__crowds_of_strangers_push_each_other_out(void **st
     clients[5]->since_ns--;
     while (s->n_clients < 2 + most - 1)
         (void)add_client(14, -1);
-    drop_oldest_stranger(s);
     said_so_far[0] = 0;
+    drop_oldest_stranger(s);
+    expect_said("");
     (void)add_client(14, -1);
     said_so_far[0] = 0;
     drop_oldest_stranger(s);
@@ -489,13 +470,13 @@ static void test_server_turns__connections_are_taken_as_there_is_room(void **sta
     world.n_waiting = 2;
     assert_int_equal(accept_some(s), 0); /* over a network it is the secret that counts */
     assert_int_equal(s->n_clients, 9);
-    world.fails = "link";
+    calls.fails = "link";
     world.n_waiting = 1;
     said_so_far[0] = 0;
     assert_int_equal(accept_some(s), 0);
     expect_said("no-delay 21; ");
     assert_int_equal(s->n_clients, 9);
-    world.fails = NULL;
+    calls.fails = NULL;
     world.memory_left = 0;
     world.n_waiting = 1;
     assert_int_equal(accept_some(s), 0);
@@ -696,9 +677,10 @@ static void test_server_turns__starting_and_stopping_are_whole(void **state) {
         const char *fails, *said, *text;
         tess_status status;
     } cases[] = {
-        { "heartbeat", "eventfd; heartbeat; close-fd 61; exchanges; store; no-key; ", "bad seconds", TESS_E_INVALID },
+        { "heartbeat", "eventfd; heartbeat; close-fd 61; exchanges; store; no-key; ", "heartbeat failed",
+          TESS_E_DEVICE },
         { "rendezvous-timeout", "eventfd; heartbeat; rendezvous-timeout; close-fd 61; exchanges; store; no-key; ",
-          "bad seconds", TESS_E_INVALID },
+          "rendezvous-timeout failed", TESS_E_DEVICE },
         { "key", "eventfd; heartbeat; rendezvous-timeout; key; close-fd 61; exchanges; store; no-key; ", NULL,
           TESS_E_NOMEM },
         { "listen",
@@ -715,11 +697,11 @@ static void test_server_turns__starting_and_stopping_are_whole(void **state) {
           TESS_E_NOMEM }
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        world.fails = cases[i].fails;
+        calls.fails = cases[i].fails;
         starts("10.0.0.1", RANKS, &terms, cases[i].status, cases[i].said, cases[i].text);
         assert_int_equal(world.given, 0);
     }
-    world.fails = NULL;
+    calls.fails = NULL;
     for (int left = 0; left < 6; left++) {
         tess__kv_server *out = NULL;
         int32_t port = 1;
@@ -743,7 +725,7 @@ static void test_server_turns__as_many_files_as_ranks_can_be_open(void **state) 
                         "the key-value server of 5 ranks needs 15 files open at once, ulimit -n allows "
                         "14: Too many open files");
     world.files = 10;
-    world.fails = "limit";
+    calls.fails = "limit";
     assert_int_equal(check_files(5), TESS_OK);
 }
 

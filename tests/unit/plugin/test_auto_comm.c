@@ -34,7 +34,7 @@ static tess_status choose(int32_t ranks, int32_t per_host, uint32_t mem, char na
 }
 
 /* The first test: afterwards others have opened all. */
-static void test_comm_choice__opens_its_choice_alone(void **state) {
+static void test_auto_comm__opens_its_choice_alone(void **state) {
     (void)state;
     char name[32], line[4096];
     int chosen = 0;
@@ -50,14 +50,14 @@ static void test_comm_choice__opens_its_choice_alone(void **state) {
     assert_true(chosen);
 }
 
-static void test_comm_choice__one_rank_needs_no_network(void **state) {
+static void test_auto_comm__one_rank_needs_no_network(void **state) {
     (void)state;
     char name[32];
     assert_int_equal(choose(1, 1, TESS_MEM_HOST, name), TESS_OK);
     assert_string_equal(name, "self");
 }
 
-static void test_comm_choice__ranks_of_one_host_share_memory(void **state) {
+static void test_auto_comm__ranks_of_one_host_share_memory(void **state) {
     (void)state;
     char name[32];
     if (!has("shm"))
@@ -68,7 +68,7 @@ static void test_comm_choice__ranks_of_one_host_share_memory(void **state) {
     }
 }
 
-static void test_comm_choice__ranks_of_two_hosts_use_the_network(void **state) {
+static void test_auto_comm__ranks_of_two_hosts_use_the_network(void **state) {
     (void)state;
     char name[32] = "untouched";
     int network = has("gloo");
@@ -79,7 +79,7 @@ static void test_comm_choice__ranks_of_two_hosts_use_the_network(void **state) {
     assert_int_equal(s, network ? TESS_OK : TESS_E_INVALID);
 }
 
-static void test_comm_choice__memory_nobody_reaches_is_said(void **state) {
+static void test_auto_comm__memory_nobody_reaches_is_said(void **state) {
     (void)state;
     char name[32];
     if (choose(2, 2, TESS_MEM_CUDA, name) == TESS_OK)
@@ -88,7 +88,7 @@ static void test_comm_choice__memory_nobody_reaches_is_said(void **state) {
                         "2 ranks need a comm plugin and none is usable; `tessera plugins list` says why");
 }
 
-static void test_comm_choice__hosts_are_counted_alike_on_every_rank(void **state) {
+static void test_auto_comm__hosts_are_counted_alike_on_every_rank(void **state) {
     (void)state;
     const uint64_t one[] = { 7, 7, 7 }, uneven[] = { 7, 8, 7, 7, 8 }, apart[] = { 1, 2, 3 };
     assert_int_equal(tess__most_on_a_host(one, 3), 3);
@@ -99,12 +99,12 @@ static void test_comm_choice__hosts_are_counted_alike_on_every_rank(void **state
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_comm_choice__opens_its_choice_alone),
-        cmocka_unit_test(test_comm_choice__one_rank_needs_no_network),
-        cmocka_unit_test(test_comm_choice__ranks_of_one_host_share_memory),
-        cmocka_unit_test(test_comm_choice__ranks_of_two_hosts_use_the_network),
-        cmocka_unit_test(test_comm_choice__memory_nobody_reaches_is_said),
-        cmocka_unit_test(test_comm_choice__hosts_are_counted_alike_on_every_rank),
+        cmocka_unit_test(test_auto_comm__opens_its_choice_alone),
+        cmocka_unit_test(test_auto_comm__one_rank_needs_no_network),
+        cmocka_unit_test(test_auto_comm__ranks_of_one_host_share_memory),
+        cmocka_unit_test(test_auto_comm__ranks_of_two_hosts_use_the_network),
+        cmocka_unit_test(test_auto_comm__memory_nobody_reaches_is_said),
+        cmocka_unit_test(test_auto_comm__hosts_are_counted_alike_on_every_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

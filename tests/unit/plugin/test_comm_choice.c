@@ -73,6 +73,7 @@ static tess_status open_it(uint32_t kind, const char *name, const tess_host *h, 
 static int begin(void **state) {
     (void)state;
     memset(&world, 0, sizeof world);
+    said_so_far[0] = 0;
     world.env =
         (tess_plan_env){ .struct_size = sizeof world.env, .mem = TESS_MEM_HOST, .nranks = 4, .ranks_per_host = 2 };
     world.memory = 1u << TESS_MEM_HOST;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Ways through a file system that is written down here, drawn by chance: where each leads, and whose hands it passes,
- * against a walk that is done again for each link. */
+/* Ways through a file system that is drawn by chance: where each leads, and whose hands it passes. A walk that is done
+ * again for each link says the same. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
@@ -310,9 +310,8 @@ static void test_path_walks__too_long_is_said(void **state) {
         memcpy(path, "/l", 2);
         path[n] = 0;
         nodes[1].mode = S_IFDIR | 0755;
-        const int bytes = 1 + 1 + n - 2; /* "f", a slash, and what is left behind the link */
         const tess_status s = tess__trusted_path(path, TESS_PATH_DIRECTORY, real, reason, sizeof reason);
-        assert_int_equal(s, n + 1 < 4096 && bytes < 4096 ? TESS_OK : TESS_E_INVALID);
+        assert_int_equal(s, n + 1 < 4096 ? TESS_OK : TESS_E_INVALID);
         nodes[1].mode = S_IFREG | 0644;
     }
 }

@@ -13,6 +13,7 @@
 #include "core/plugin/plugin_check.h"
 
 static char reason[TESS_REASON_BYTES];
+static const char texts[] = "the descriptor's texts do not end, or its name is not [a-z0-9_-]+";
 
 /* ---- the descriptor ---------------------------------------------------------------------------- */
 
@@ -35,7 +36,6 @@ static void judged(const tess_plugin_note *n, uint32_t kind, tess_status want, c
 
 static void test_plugin_check__a_descriptor_is_judged_field_by_field(void **state) {
     (void)state;
-    static const char texts[] = "the descriptor's texts do not end, or its name is not [a-z0-9_-]+";
     char want[TESS_REASON_BYTES];
     tess_plugin_note n = good;
     judged(&n, TESS_KIND_DEVICE, TESS_OK, "untouched");
@@ -72,7 +72,6 @@ static void test_plugin_check__a_descriptor_is_judged_field_by_field(void **stat
 
 static void test_plugin_check__a_name_is_of_few_characters(void **state) {
     (void)state;
-    static const char texts[] = "the descriptor's texts do not end, or its name is not [a-z0-9_-]+";
     for (int c = 1; c < 256; c++) {
         const int fine = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
         tess_plugin_note n = good;

@@ -272,6 +272,7 @@ static void test_trial__a_child_cuts_off_its_work_where_nobody_hears(void **stat
     tess__plugin_trials(list, 2, &services, NULL);
     expect_said("open 0; query; close; kill; open 1; describe; close; kill; ");
     assert_int_equal(world.ended, 0);
+    end(NULL);
     begin(NULL);
     world.does[0] = CUTS;
     tess__plugin_trials(list, 1, &services, NULL);
