@@ -297,7 +297,7 @@ static void test_device_cuda_batches__a_failed_launch_of_a_batch_is_said_by_who_
         said_so_far[0] = 0;
         tess_kernel none = a_step(&o, 0, 0);
         run(&none); /* what had been collected is not launched later */
-        said_so_far[0] = 0;
+        expect_said("");
     }
     written.fails_in = 12;
     assert_int_equal(run_failing(), TESS_OK);
@@ -407,6 +407,16 @@ static void test_device_cuda_batches__failed_squares_say_so(void **state) {
     failing = a_square(5, 0);
     assert_int_equal(fail_each_call(run_failing, CUDA_ERROR_UNKNOWN, NULL), 4); /* context, zeros, squares, carry */
     said_so_far[0] = 0;
+    const tess_kernel held = a_square(5, TESS_KERNEL_ADD | TESS_KERNEL_MORE), none = a_square(0, TESS_KERNEL_ADD);
+    tess_segment s = segment(0.5f, 0, 3);
+    tess_optimizer o = an_adam(&s, 1);
+    failing = a_step(&o, 3, 0);
+    run(&held);
+    written.fails_in = 2; /* the launch of what was held, which a step cannot join */
+    assert_int_equal(run_failing(), TESS_E_DEVICE);
+    said_so_far[0] = 0;
+    run(&none); /* the step is not launched later, as squares */
+    expect_said("");
 }
 
 #define IN_DEVICE(test) cmocka_unit_test_setup_teardown(test, begin, end)
