@@ -48,10 +48,22 @@ static ncclResult_t unique_id(ncclUniqueId *id) {
     say("id; ");
     return result();
 }
+#ifdef NCCL_CTA_POLICY_ZERO
+enum { HAS_ENGINES = 1 };
+static int takes_engines(const ncclConfig_t *c) {
+    return c->CTAPolicy == NCCL_CTA_POLICY_ZERO;
+}
+#else /* an older nccl.h */
+enum { HAS_ENGINES = 0 };
+static int takes_engines(const ncclConfig_t *c) {
+    (void)c;
+    return 0;
+}
+#endif
 static void say_config(const ncclConfig_t *c) {
     assert_int_equal(c->blocking, 1);
     assert_int_equal(c->splitShare, 0);
-    say(", %d channels%s", c->maxCTAs, c->CTAPolicy == NCCL_CTA_POLICY_ZERO ? ", engines" : "");
+    say(", %d channels%s", c->maxCTAs, takes_engines(c) ? ", engines" : "");
 }
 static ncclResult_t init_comm(ncclComm_t *out, int n, ncclUniqueId id, int rank, ncclConfig_t *config) {
     for (size_t i = 0; i < sizeof id; i++)

@@ -298,7 +298,8 @@ static void test_nccl_comm__says_where_nccl_is_too_old_for_what_was_chosen(void 
         { NCCL_VERSION(2, 29, 7), 2, "nccl-windows", NULL },
         { NCCL_VERSION(2, 29, 6), 2, "nccl-compare", NULL },
         { NCCL_VERSION(2, 27, 9), 2, "nccl-engines", "NCCL 2.27.9 has no gathers by copy engines" },
-        { NCCL_VERSION(2, 28, 0), 2, "nccl-engines", NULL },
+        { NCCL_VERSION(2, 28, 0), 2, "nccl-engines",
+          HAS_ENGINES ? NULL : "NCCL 2.28.0 has no gathers by copy engines" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int engines = strcmp(cases[i].key, "nccl-engines") == 0;
@@ -310,7 +311,7 @@ static void test_nccl_comm__says_where_nccl_is_too_old_for_what_was_chosen(void 
         add_rank(1)->windows = engines || cases[i].key[5] == 'w';
         record_of(1)->engines = engines;
         assert_int_equal(make_of(cases[i].n), TESS_OK);
-        assert_int_equal(strstr(said_so_far, "channels, engines") != NULL, engines);
+        assert_int_equal(strstr(said_so_far, "channels, engines") != NULL, engines && HAS_ENGINES);
         if (cases[i].said ? !strstr(said_so_far, cases[i].said)
             : engines     ? strstr(said_so_far, "has no gathers") != NULL
                           : strstr(said_so_far, "log") != NULL)
