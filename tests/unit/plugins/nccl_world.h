@@ -324,10 +324,6 @@ static tess_status kv_get(void *host, const char *key, void *value, uint64_t *by
     *bytes = store[i].bytes;
     return TESS_OK;
 }
-static void write_log(void *host, int32_t level, const char *who, const char *line) {
-    (void)host;
-    say("log %d, %s: %s; ", level, who, line);
-}
 static const char *option(void *host, const char *key) {
     (void)host;
     for (int i = 0; i < 4 && settings[i]; i += 2)
@@ -375,7 +371,7 @@ static int begin(void **state) {
     return 0;
 }
 static void nothing_is_left(void) {
-    assert_true(written_is_clean());
+    is_clean();
     assert_true(world.comms == 0 && world.memory == 0 && world.registrations == 0 && world.windows == 0);
 }
 static int end(void **state) {

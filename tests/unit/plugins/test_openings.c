@@ -9,6 +9,8 @@
 
 #include <tessera/plugin_helpers.h>
 
+#include "tests/unit/plugins/failing.h"
+
 typedef tess_status open_fn(const tess_host *, uint32_t kind, const void **out, void **ctx, tess_error *);
 open_fn open_offload_cpu, open_precision_bf16, open_precision_fp16, open_precision_wire8, open_optimizer_adamw8bit,
     open_optimizer_muon;
@@ -30,38 +32,17 @@ static const struct {
 };
 enum { PLUGINS = sizeof plugins / sizeof *plugins };
 
-static int no_memory_in, live; /* the n-th allocation from now; allocations that were not freed */
-void *__real_calloc(size_t n, size_t bytes);
-void *__wrap_calloc(size_t n, size_t bytes);
-void *__wrap_calloc(size_t n, size_t bytes) {
-    void *at = no_memory_in && --no_memory_in == 0 ? NULL : __real_calloc(n, bytes);
-    live += at != NULL;
-    return at;
-}
-void __real_free(void *at);
-void __wrap_free(void *at);
-void __wrap_free(void *at) {
-    live -= at != NULL;
-    __real_free(at);
-}
-
-static const char *option(void *host, const char *key) {
-    (void)host, (void)key;
-    return NULL;
-}
 static const void *table;
 static void *ctx;
-static tess_error e;
 static tess_status opened(int i, uint32_t kind, const char *args) {
-    const tess_host host = { .struct_size = sizeof host, .option = option, .args = args };
+    const tess_host host = { .struct_size = sizeof host, .option = no_option, .args = args };
     table = ctx = NULL;
-    e = (tess_error){ .struct_size = sizeof e };
-    return plugins[i].open(&host, kind, &table, &ctx, &e);
+    return plugins[i].open(&host, kind, &table, &ctx, no_error());
 }
 static void refused(int i, tess_status s, tess_status want, const char *text) {
     if (s != want || strcmp(e.message, text) != 0)
         fail_msg("%s: status %d, \"%s\"; expected %d, \"%s\"", plugins[i].name, s, e.message, want, text);
-    assert_true(e.code == want && !table && !ctx && live == 0);
+    assert_true(e.code == want && !table && !ctx && live_memory == 0);
 }
 
 static void test_openings__offer_their_own_kind_only(void **state) {
@@ -73,11 +54,11 @@ static void test_openings__offer_their_own_kind_only(void **state) {
             tess_status s = opened(i, kind, "");
             if (kind == plugins[i].kind) {
                 assert_int_equal(s, TESS_OK);
-                assert_true(table && ctx && live == 1);
+                assert_true(table && ctx && live_memory == 1);
                 const tess_offload_ops *ops = table; /* all tables begin alike */
                 assert_true(ops->abi_major == TESS_ABI_MAJOR && ops->abi_minor == TESS_ABI_MINOR);
                 ops->close(ctx);
-                assert_int_equal(live, 0);
+                assert_int_equal(live_memory, 0);
                 continue;
             }
             snprintf(text, sizeof text, "plugin %s offers %s only", plugins[i].name, plugins[i].kind_name);
@@ -100,7 +81,7 @@ static void test_openings__settings_are_taken_or_refused_with_nothing_left(void 
     for (int i = 0; i < PLUGINS; i++) {
         assert_int_equal(opened(i, plugins[i].kind, plugins[i].setting), TESS_OK);
         ((const tess_offload_ops *)table)->close(ctx);
-        assert_int_equal(live, 0);
+        assert_int_equal(live_memory, 0);
         tess_status s = opened(i, plugins[i].kind, "no-such=1");
         char begins[60];
         snprintf(begins, sizeof begins, "%s %s: ", plugins[i].kind_name, plugins[i].name);
