@@ -438,6 +438,7 @@ static inline int fail_each_call(tess_status (*work)(void), CUresult result, voi
         tess_status s = work();
         int reached = written.fails_in == 0;
         written.fails_in = 0;
+        said_so_far[0] = 0;
         assert_int_equal(written.contexts, contexts);
         if (!reached) {
             assert_int_equal(s, TESS_OK);
@@ -447,7 +448,6 @@ static inline int fail_each_call(tess_status (*work)(void), CUresult result, voi
             fail_msg("call %d of the driver fails: status %d, \"%s\"", n, s, e.message);
         if (clean)
             clean();
-        said_so_far[0] = 0;
     }
 }
 
