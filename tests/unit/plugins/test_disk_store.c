@@ -445,7 +445,6 @@ static void test_disk_store__without_unnamed_files_the_name_goes_at_once(void **
 static void test_disk_store__says_once_a_host_that_files_go_through_the_cache(void **state) {
     (void)state;
     char text[200];
-    said_so_far[0] = 0;
     assert_int_equal(open_store(), TESS_OK);
     close_store();
     expect_said("direct; end of none; ");
@@ -554,7 +553,6 @@ static void test_disk_store__a_ring_works_where_there_is_one_and_threads_elsewhe
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         reopen(cases[i].io);
-        said_so_far[0] = 0;
         ring_error = cases[i].error, config.local_rank = cases[i].local_rank;
         assert_int_equal(open_store(), TESS_OK);
         close_store();
@@ -576,7 +574,6 @@ static void test_disk_store__a_ring_works_where_there_is_one_and_threads_elsewhe
         "log 2, offload disk: memory of 2457600 bytes is not registered with io_uring: Cannot allocate memory; ");
     registers = 0;
     close_store();
-    said_so_far[0] = 0;
 }
 
 /* ---- the plugin ---- */

@@ -181,7 +181,6 @@ static void test_lion__takes_a_gpu_and_gives_it_back(void **state) {
     written.missing = "all";
     EXPECT_FAILS(open_gpu(), TESS_E_UNSUPPORTED,
                  "optimizer lion: no NVIDIA driver here: libcuda.so.1 cannot be loaded");
-    said_so_far[0] = 0;
 }
 
 static void test_lion__only_says_whether_it_would_without_a_stream(void **state) {
