@@ -197,6 +197,11 @@ tess_status nccl_memory_share(tess_comm *, const tess_buffer *, tess_error *);
 
 /* ---- rendezvous.c: how ranks find each other ------------------------------------------------------- */
 
+struct rank_record { /* each rank publishes one */
+    int32_t version, apart, windows, engines, sums, multiprocessors;
+    char uuid[16], bus_id[24], host[64];
+};
+
 /* Everybody is there, each on a GPU of its own: the same id for all, and the fewest multiprocessors that a GPU has. */
 tess_status nccl_meet(const tess_comm *, ncclUniqueId *id, int *multiprocessors, int64_t late_ns, tess_error *);
 #endif

@@ -59,7 +59,6 @@ static tess_status load_kernels(struct nccl_gpu *g, tess_error *f) {
 
 tess_status nccl_gpu_open(struct nccl_gpu *g, int32_t index, tess_error *f) {
     char why[200];
-    CUcontext context = NULL;
     memset(g, 0, sizeof *g);
     tess_status s = tess_cuda_get(&g->cu, why, sizeof why);
     if (s)
@@ -68,11 +67,9 @@ tess_status nccl_gpu_open(struct nccl_gpu *g, int32_t index, tess_error *f) {
     if (s == TESS_OK)
         s = find_device(g, index, f);
     if (s == TESS_OK)
-        s = nccl_cuda_ok(g->cu->cuDevicePrimaryCtxRetain(&context, g->device), "cuDevicePrimaryCtxRetain", f);
-    if (s)
-        return s;
-    g->context = context; /* a failed call may have left something there, which is not ours to release */
-    s = nccl_enter(g, f);
+        s = nccl_cuda_ok(tess_cuda_retain(g->cu, g->device, &g->context), "cuDevicePrimaryCtxRetain", f);
+    if (s == TESS_OK)
+        s = nccl_enter(g, f);
     if (s)
         return s;
     s = make_streams(g, f);

@@ -100,13 +100,12 @@ static tess_status nccl_split(tess_comm *parent, int32_t color, int32_t key, con
     tess_comm *child = NULL;
     name_group(parent, config->group, color, group, sizeof group);
     tess_status s = color < 0 ? TESS_OK : nccl_comm_create(parent->settings, &mine, &child, &f);
+    if (s == TESS_OK)
+        s = nccl_enter(&parent->gpu, &f);
     if (s) { /* this rank cannot take part in the split, so the other ranks must not wait for it */
         nccl_comm_fail(parent, &f);
-        return tess_plugin_copy_error(error, &f);
-    }
-    s = nccl_enter(&parent->gpu, &f);
-    if (s)
         goto err;
+    }
     pthread_mutex_lock(&parent->lock);
     s = nccl_divide(parent, color, key, child, &f);
     pthread_mutex_unlock(&parent->lock);

@@ -3,10 +3,6 @@
 
 #include <unistd.h>
 
-struct rank_record { /* each rank publishes one */
-    int32_t version, apart, windows, engines, sums, multiprocessors;
-    char uuid[16], bus_id[24], host[64];
-};
 struct join_result { /* rank 0 publishes it for all ranks */
     tess_status status;
     int32_t ranks[2]; /* two ranks that cannot share a communicator; -1: none */

@@ -103,8 +103,7 @@ static tess_status make_first_comm(tess_comm *c, ncclUniqueId id, int64_t late_n
         return tess_plugin_fail(f, TESS_E_NOMEM, "nccl: no memory");
     *w = (struct founding){ .lib = c->gpu.lib, .cu = c->gpu.cu, .device = c->gpu.device, .id = id };
     w->config = config_of(c, c->channels), w->size = c->size, w->rank = c->rank;
-    tess_status s =
-        nccl_cuda_ok(w->cu->cuDevicePrimaryCtxRetain(&w->context, w->device), "cuDevicePrimaryCtxRetain", f);
+    tess_status s = nccl_cuda_ok(tess_cuda_retain(w->cu, w->device, &w->context), "cuDevicePrimaryCtxRetain", f);
     if (s) {
         free(w);
         return s;

@@ -80,6 +80,13 @@ CUresult tess_cuda_device_of(const tess_cuda *cu, int local_rank, CUdevice *out,
     return cu->cuDeviceGet(out, local_rank);
 }
 
+CUresult tess_cuda_retain(const tess_cuda *cu, CUdevice device, CUcontext *out) {
+    CUresult r = cu->cuDevicePrimaryCtxRetain(out, device);
+    if (r != CUDA_SUCCESS)
+        *out = NULL; /* a failed call may have left something there, which is not ours to release */
+    return r;
+}
+
 CUresult tess_cuda_load_module(const tess_cuda *cu, CUdevice device, const void *image, CUmodule *out, char *message,
                                size_t room) {
     int major = 0, minor = 0;

@@ -7,8 +7,8 @@
  *     CUresult r = cu->cuMemAlloc(&at, bytes);
  *     if (r) … tess_cuda_text(r) …
  *
- * Contexts: everyone uses the primary context of a device (cuDevicePrimaryCtxRetain), which cuBLAS, cuDNN and NCCL
- * share, and pushes it around what it does, since any thread may call in. */
+ * Contexts: everyone uses the primary context of a device (tess_cuda_retain), which cuBLAS, cuDNN and NCCL share, and
+ * pushes it around what it does, since any thread may call in. */
 #ifndef TESS_CUDA_DRIVER_H
 #define TESS_CUDA_DRIVER_H
 #include <cuda.h>
@@ -98,6 +98,8 @@ tess_status tess_cuda_get(const tess_cuda **out, char *message, size_t room);
  * *count: how many are visible. CUDA_ERROR_INVALID_DEVICE: none. */
 #define TESS_CUDA_RANKS_OF_A_HOST 4096
 CUresult tess_cuda_device_of(const tess_cuda *, int local_rank, CUdevice *out, int *count);
+/** Takes the primary context of a GPU. Null after a failure; cuDevicePrimaryCtxRelease gives it back. */
+CUresult tess_cuda_retain(const tess_cuda *, CUdevice, CUcontext *out);
 /** Loads kernels that this build's toolkit compiled. On failure `message` has one line with the reason and the limits
  * of driver and GPU. Call it in the GPU's context. */
 CUresult tess_cuda_load_module(const tess_cuda *, CUdevice, const void *image, CUmodule *out, char *message,

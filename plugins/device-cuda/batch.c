@@ -132,9 +132,11 @@ static CUresult add_step(const cuda_place *p, cuda_step_piece *piece, int kernel
         r = cuda_batch_flush(p->device);
         piece->set = begin_sets(a, prepared, c);
     }
+    if (r)
+        return r; /* what was held is gone; nothing is left for a later launch */
     b->items[b->n] = cuda_step_items(piece);
     a->pieces[b->n++] = *piece;
-    return r;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuda_optimizer(const cuda_place *p, const tess_kernel *k) {

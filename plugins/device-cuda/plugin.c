@@ -123,11 +123,9 @@ static tess_status check_chip(tess_device *d, tess_error *error) {
 
 static tess_status start_device(tess_device *d, tess_error *error) {
     size_t free_bytes = 0, total = 0;
-    CUresult r = d->cu->cuDevicePrimaryCtxRetain(&d->context, d->handle);
-    if (r) {
-        d->context = NULL;
+    CUresult r = tess_cuda_retain(d->cu, d->handle, &d->context);
+    if (r)
         return cuda_failed(d, r, "making a context on it", error);
-    }
     tess_status s = cuda_enter(d, error);
     if (s)
         return s;

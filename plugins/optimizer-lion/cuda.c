@@ -55,7 +55,6 @@ static tess_status load_kernels(gpu *g, tess_error *error) {
 static tess_status open_gpu(gpu *g, int32_t index, tess_error *error) {
     char why[200];
     int n = 0, processors = 0;
-    CUcontext context = NULL;
     tess_status s = tess_cuda_get(&g->cu, why, sizeof why);
     if (s)
         return tess_plugin_fail(error, s, "optimizer lion: %s", why);
@@ -63,10 +62,9 @@ static tess_status open_gpu(gpu *g, int32_t index, tess_error *error) {
     if (r == CUDA_SUCCESS)
         r = g->cu->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, g->device);
     if (r == CUDA_SUCCESS)
-        r = g->cu->cuDevicePrimaryCtxRetain(&context, g->device);
+        r = tess_cuda_retain(g->cu, g->device, &g->context);
     if (r)
         return failed(r, "opening the GPU", error);
-    g->context = context; /* a failed call may have left something there, which is not ours to release */
     g->most_blocks = (uint64_t)processors * BLOCKS_PER_PROCESSOR;
     return load_kernels(g, error);
 }

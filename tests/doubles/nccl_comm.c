@@ -272,8 +272,12 @@ static int blocks(const ncclConfig_t *config) {
 
 /* The field came in 2.28; a configuration of an older version is shorter. */
 static int takes_engines(const ncclConfig_t *config) {
+#ifdef NCCL_CTA_POLICY_ZERO
     return config && config->size >= offsetof(ncclConfig_t, CTAPolicy) + sizeof config->CTAPolicy &&
            config->CTAPolicy == NCCL_CTA_POLICY_ZERO;
+#else /* an older nccl.h */
+    return (void)config, 0;
+#endif
 }
 
 static int is_switch(int value) {

@@ -29,4 +29,18 @@ static inline void expect_said(const char *want) {
     assert_string_equal(said_so_far, want);
     said_so_far[0] = 0;
 }
+
+/** Of what was said since the last time, these came in this order; forgets all of it. */
+static inline void said_in_order(const char *const *texts, int first) {
+    const char *from = said_so_far;
+    for (; *texts; first = 0, texts++) {
+        const char *found = strstr(from, *texts);
+        if (!found || (first && found != from))
+            fail_msg("expected \"%s\"%s in \"%s\"", *texts, first ? " first" : "", from);
+        from = found + strlen(*texts);
+    }
+    said_so_far[0] = 0;
+}
+#define expect_said_among(...) said_in_order((const char *const[]){ __VA_ARGS__, NULL }, 0)
+#define expect_said_first(...) said_in_order((const char *const[]){ __VA_ARGS__, NULL }, 1)
 #endif

@@ -288,6 +288,33 @@ static void test_cuda_ops__calls_before_start_are_refused(void **state) {
     cuda->destroy(NULL);
 }
 
+static int released;
+static CUresult no_context(CUcontext *out, CUdevice d) {
+    (void)d;
+    *out = (CUcontext)1; /* which means nothing */
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+static CUresult count_release(CUdevice d) {
+    (void)d;
+    released++;
+    return CUDA_SUCCESS;
+}
+
+static void test_cuda_ops__a_context_that_was_not_taken_is_not_given_back(void **state) {
+    (void)state;
+    tess_cuda *driver = (tess_cuda *)(uintptr_t)cu;
+    const tess_cuda as_it_was = *cu;
+    const ops_table *cuda;
+    ops *o;
+    assert_int_equal(ops_find("cuda", &cuda), TESS_OK);
+    assert_int_equal(cuda->create(NULL, &o), TESS_OK);
+    driver->cuDevicePrimaryCtxRetain = no_context, driver->cuDevicePrimaryCtxRelease = count_release;
+    assert_int_equal(cuda->start(o, &(tess_stream){ .mem = TESS_MEM_CUDA, .handle = stream }), TESS_E_NOMEM);
+    cuda->destroy(o);
+    *driver = as_it_was;
+    assert_int_equal(released, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuda_ops__elementwise_equals_the_cpus_bits),
@@ -301,6 +328,7 @@ int main(void) {
         cmocka_unit_test(test_cuda_ops__convolution_without_cudnn_equals_the_cpus),
         cmocka_unit_test(test_cuda_ops__convolution_that_fails_in_cudnn_is_done_by_products),
         cmocka_unit_test(test_cuda_ops__calls_before_start_are_refused),
+        cmocka_unit_test(test_cuda_ops__a_context_that_was_not_taken_is_not_given_back),
     };
     return cmocka_run_group_tests(tests, start, finish);
 }

@@ -104,6 +104,8 @@ static int end(void **state) {
     close_device();
     return 0;
 }
+#define IN_DEVICE(test) cmocka_unit_test_setup_teardown(test, begin, end)
+
 static void run(const tess_kernel *k) {
     if (ops->kernel(device, k, &stream, no_error()) != TESS_OK)
         fail_msg("%s", e.message);

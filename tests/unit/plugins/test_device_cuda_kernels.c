@@ -519,16 +519,13 @@ static void test_device_cuda_kernels__failed_draws_end_there(void **state) {
         assert_int_equal(written.calls - calls, n + 1); /* and out of the context */
     }
     assert_int_equal(fail_each_call(run_failing, CUDA_ERROR_UNKNOWN, NULL), 6);
-    said_so_far[0] = 0;
 }
 
 /* ---- memory of the host ---- */
 
 static void expect_blocks(const tess_kernel *k, const char *blocks) {
     run(k);
-    if (!strstr(said_so_far, blocks))
-        fail_msg("expected %s: %s", blocks, said_so_far);
-    said_so_far[0] = 0;
+    expect_said_among(blocks);
 }
 
 static void test_device_cuda_kernels__few_blocks_work_on_memory_of_the_host(void **state) {
@@ -591,7 +588,6 @@ static void test_device_cuda_kernels__few_blocks_work_on_memory_of_the_host(void
     expect_blocks(&cast, " 80 x 256");
 }
 
-#define IN_DEVICE(test) cmocka_unit_test_setup_teardown(test, begin, end)
 int main(void) {
     const struct CMUnitTest tests[] = {
         IN_DEVICE(test_device_cuda_kernels__are_offered_as_the_contract_lists_them),

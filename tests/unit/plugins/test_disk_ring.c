@@ -15,9 +15,9 @@
 
 enum { ENTRIES = 64, FD = 77 };
 static struct {
-    struct io_uring_sqe asked[ENTRIES], slot;
+    struct io_uring_sqe asked[ENTRIES];
     struct io_uring_cqe result;
-    int n, taken, submitted; /* asked for; handed to the system; results there are */
+    int n, answered, submits; /* asked for; of these, what all_done has answered; calls */
     int init, files, buffers, no_memory;
     struct iovec piece[4];
     unsigned n_pieces;
@@ -58,7 +58,7 @@ static int ring_no_buffers(struct io_uring *r) {
 static struct io_uring_sqe *ring_sqe(struct io_uring *r) {
     (void)r;
     assert_true(uring.n < ENTRIES);
-    memset(&uring.asked[uring.n], 0, sizeof uring.slot);
+    memset(&uring.asked[uring.n], 0, sizeof *uring.asked);
     return &uring.asked[uring.n++];
 }
 static int ring_submit(struct io_uring *r, unsigned wait) {
@@ -109,12 +109,8 @@ static void give_result(uint64_t slot, int result) {
     uring.results[uring.n_results].slot = slot;
     uring.results[uring.n_results++].result = result;
 }
-static const struct io_uring_sqe *last_of(uint64_t slot) {
-    int i = uring.n;
-    while (i-- > 0 && uring.asked[i].user_data != slot)
-        ;
-    assert_true(i >= 0);
-    return &uring.asked[i];
+static void ask_anew(void) {
+    uring.n = uring.answered = uring.n_results = uring.first_result = 0;
 }
 
 static int begin_test(void **state) {
@@ -132,7 +128,6 @@ static int end_test(void **state) {
     disk_ring_close(ring);
     disk_queue_finish(&queue);
     free(memory);
-    said_so_far[0] = 0;
     return 0;
 }
 static tess_request *add(uint32_t op, uint64_t at, uint64_t bytes, char *from) {
@@ -150,10 +145,8 @@ static void run(void (*complete)(void)) {
 }
 
 static void all_done(void) {
-    static int seen;
-    seen = uring.n_results ? seen : 0;
-    for (; seen < uring.n; seen++)
-        give_result(uring.asked[seen].user_data, (int)uring.asked[seen].len);
+    for (; uring.answered < uring.n; uring.answered++)
+        give_result(uring.asked[uring.answered].user_data, (int)uring.asked[uring.answered].len);
 }
 
 static void test_disk_ring__blocks_go_as_they_are_needed_and_no_more_than_are_under_way(void **state) {
@@ -219,22 +212,22 @@ static void test_disk_ring__a_failure_names_the_place_and_ends_its_request_alone
         e = (tess_error){ .struct_size = sizeof e };
         assert_int_equal(disk_request_wait(&queue, r, &e), TESS_E_DATA);
         assert_string_equal(e.message, cases[i].text);
-        uring.n = uring.n_results = uring.first_result = 0;
+        ask_anew();
         r = add(cases[i].op, 8192, 16384, memory);
         run(all_done);
         assert_int_equal(disk_request_wait(&queue, r, &e), TESS_OK);
-        uring.n = uring.n_results = uring.first_result = 0;
+        ask_anew();
     }
 }
 
 static void last_first(void) {
-    if (uring.submitted++ == 0) {
+    if (uring.submits++ == 0) {
         assert_int_equal(uring.n, 3);
         give_result(uring.asked[2].user_data, -EIO);
         give_result(uring.asked[0].user_data, DISK_BLOCK);
         return;
     }
-    if (uring.submitted == 2) { /* the two that are free were given out again, the one under way was not */
+    if (uring.submits == 2) { /* the two that are free were given out again, the one under way was not */
         assert_int_equal(uring.n, 5);
         uint64_t used = uring.asked[1].user_data;
         assert_true(uring.asked[3].user_data != used && uring.asked[4].user_data != used &&
@@ -300,12 +293,12 @@ static void test_disk_ring__registered_memory_is_named_by_its_piece(void **state
         tess_request *r = add(write ? TESS_STORE_WRITE : TESS_STORE_READ, 0, 4096, known + HALF_GIB);
         run(all_done);
         assert_int_equal(disk_request_wait(&queue, r, &e), TESS_OK);
-        const struct io_uring_sqe *a = last_of(uring.asked[uring.n - 1].user_data);
+        const struct io_uring_sqe *a = &uring.asked[uring.n - 1];
         assert_true(a->opcode == (write ? IORING_OP_WRITE_FIXED : IORING_OP_READ_FIXED) && a->buf_index == 1 &&
                     a->flags == IOSQE_FIXED_FILE);
     }
     for (int write = 0; write < 2; write++) { /* and where it goes on */
-        uring.n = uring.n_results = uring.first_result = 0;
+        ask_anew();
         tess_request *r = add(write ? TESS_STORE_WRITE : TESS_STORE_READ, 8192, 16384, known);
         part = 0;
         run(come_in_parts);
@@ -313,7 +306,7 @@ static void test_disk_ring__registered_memory_is_named_by_its_piece(void **state
         assert_true(uring.asked[4].off == 8192 + 12288 && uring.asked[4].len == 4096 && uring.asked[4].buf_index == 0);
     }
     disk_ring_deregister(ring);
-    assert_non_null(strstr(said_so_far, "unregister; "));
+    expect_said_among("unregister; ");
     assert_int_equal(piece_of(ring, known, 1), -1);
     disk_ring_deregister(NULL);
 }

@@ -9,12 +9,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "plugins/offload-disk/ring.h"
-#include "tests/unit/said.h"
+#include "tests/unit/plugins/failing.h"
 #include "tests/unit/scratch_dir.h"
 
 enum { PIECES = 600, BYTES = PIECES * DISK_ALIGN, POSTED = 3 };
@@ -23,7 +22,7 @@ enum { PIECES = 600, BYTES = PIECES * DISK_ALIGN, POSTED = 3 };
 
 static struct {
     int open, mkostemp, fallocate, fstat, fcntl; /* the system's error; 0: it works */
-    int no_memory, no_thread;                    /* the n-th from now */
+    int no_thread;                               /* the n-th from now does not start */
     int moves_error, moves_in;                   /* the n-th read or write from now fails; error 0: nothing is there */
     size_t most;                                 /* bytes that one read or write moves; 0: all */
     int interrupts;                              /* so many reads and writes are interrupted */
@@ -75,10 +74,11 @@ int __wrap_fstat(int fd, struct stat *out) {
 int __real_fcntl(int fd, int what, int value);
 int __wrap_fcntl(int fd, int what, int value);
 int __wrap_fcntl(int fd, int what, int value) {
-    if (what == F_SETFL)
-        say("%s; ", value & O_DIRECT ? "direct" : "cached");
+    if (what != F_SETFL)
+        return __real_fcntl(fd, what, value);
+    say("%s; ", value & O_DIRECT ? "direct" : "cached");
     errno = sys.fcntl;
-    return sys.fcntl ? -1 : what == F_SETFL ? 0 : __real_fcntl(fd, what, value); /* whatever this folder knows */
+    return sys.fcntl ? -1 : 0; /* whatever this folder knows */
 }
 static ssize_t moved(size_t *bytes) {
     if (sys.interrupts) {
@@ -110,27 +110,6 @@ ssize_t __wrap_pwrite(int fd, const void *from, size_t bytes, off_t at) {
     ssize_t n = moved(&bytes);
     return n <= 0 ? n : __real_pwrite(fd, from, bytes, at);
 }
-void *__real_calloc(size_t n, size_t bytes);
-void *__wrap_calloc(size_t n, size_t bytes);
-static int live_memory; /* allocations that were not freed */
-void *__wrap_calloc(size_t n, size_t bytes) {
-    void *at = sys.no_memory && --sys.no_memory == 0 ? NULL : __real_calloc(n, bytes);
-    live_memory += at != NULL;
-    return at;
-}
-void *__real_malloc(size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_malloc(size_t bytes) {
-    void *at = __real_malloc(bytes);
-    __atomic_fetch_add(&live_memory, at != NULL, __ATOMIC_RELAXED);
-    return at;
-}
-void __real_free(void *at);
-void __wrap_free(void *at);
-void __wrap_free(void *at) {
-    __atomic_fetch_sub(&live_memory, at != NULL, __ATOMIC_RELAXED);
-    __real_free(at);
-}
 tess_status __real_kit_thread_start(pthread_t *, const tess_host *, const char *, const char *, void (*)(void *),
                                     void *, tess_error *);
 tess_status __wrap_kit_thread_start(pthread_t *, const tess_host *, const char *, const char *, void (*)(void *),
@@ -145,7 +124,6 @@ tess_status __wrap_kit_thread_start(pthread_t *out, const tess_host *host, const
 /* ---- a store ---- */
 
 static scratch_dir dir;
-static tess_error e;
 static const tess_offload_ops *ops;
 static void *plugin;
 static tess_store *store;
@@ -153,27 +131,7 @@ static tess_store_config config;
 static char *memory, *model, *buffer; /* the plugin's; what the store should hold; the caller's */
 static uint64_t obtained;
 
-static void write_log(void *host, int32_t level, const char *who, const char *line) {
-    (void)host, (void)who;
-    say("log %d: %s; ", level, line);
-}
-static const char *option(void *host, const char *key) {
-    (void)host, (void)key;
-    return NULL;
-}
-static tess_host host = { .struct_size = sizeof host, .log = write_log, .option = option, .helper_cpus = "" };
-
-static tess_error *no_error(void) {
-    e = (tess_error){ .struct_size = sizeof e };
-    return &e;
-}
-#define EXPECT_FAILS(call, status, text)                                                                               \
-    do {                                                                                                               \
-        no_error();                                                                                                    \
-        assert_int_equal(call, status);                                                                                \
-        assert_int_equal(e.code, status);                                                                              \
-        assert_string_equal(e.message, text);                                                                          \
-    } while (0)
+static tess_host host = { .struct_size = sizeof host, .log = write_log, .option = no_option, .helper_cpus = "" };
 
 static tess_status open_plugin(const char *args) {
     const void *table;
@@ -297,6 +255,7 @@ static void test_disk_store__holds_what_was_written_wherever_it_begins(void **st
 
 static void test_disk_store__moves_that_come_in_parts_or_are_interrupted_go_on(void **state) {
     (void)state;
+    reopen(",io=threads,threads=1"); /* which alone counts interrupts */
     assert_int_equal(open_store(), TESS_OK);
     sys.most = 3 * DISK_ALIGN;
     sys.interrupts = 20;
@@ -357,24 +316,24 @@ static void test_disk_store__a_failed_move_names_the_rank_the_place_and_the_reas
         uint32_t op;
         uint64_t at, bytes, place;
         int n, error;
+        const char *doing;
     } cases[] = {
-        { TESS_STORE_READ, 4096, 8192, 4096, 1, EIO },
-        { TESS_STORE_READ, 4096, 8192, 8192, 2, EIO },
-        { TESS_STORE_WRITE, 4096, 8192, 4096, 1, ENOSPC },
-        { TESS_STORE_READ, 4096, 8192, 4096, 1, 0 },
-        { TESS_STORE_READ, 5000, 10, 4096, 1, EIO },
-        { TESS_STORE_WRITE, 5000, 10, 4096, 1, EIO }, /* which reads first */
-        { TESS_STORE_WRITE, 5000, 10, 4096, 2, EIO },
-        { TESS_STORE_READ, 100, 400000, 0x40000, 65, EIO },
+        { TESS_STORE_READ, 4096, 8192, 4096, 1, EIO, "reading" },
+        { TESS_STORE_READ, 4096, 8192, 8192, 2, EIO, "reading" },
+        { TESS_STORE_WRITE, 4096, 8192, 4096, 1, ENOSPC, "writing" },
+        { TESS_STORE_READ, 4096, 8192, 4096, 1, 0, "reading" },
+        { TESS_STORE_READ, 5000, 10, 4096, 1, EIO, "reading" },
+        { TESS_STORE_WRITE, 5000, 10, 4096, 1, EIO, "reading" }, /* which it does first */
+        { TESS_STORE_WRITE, 5000, 10, 4096, 2, EIO, "writing" },
+        { TESS_STORE_READ, 100, 400000, 0x40000, 65, EIO, "reading" },
     };
     assert_int_equal(open_store(), TESS_OK);
     sys.most = DISK_ALIGN;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[240];
-        int reads = cases[i].op == TESS_STORE_READ || (i == 5);
         sys.moves_in = cases[i].n, sys.moves_error = cases[i].error;
         snprintf(text, sizeof text, "the file of rank 5 in %s, offset %llu: %s: %s", dir.path,
-                 (unsigned long long)cases[i].place, reads ? "reading" : "writing",
+                 (unsigned long long)cases[i].place, cases[i].doing,
                  cases[i].error ? strerror(cases[i].error) : "the file ends here: it was cut");
         EXPECT_FAILS(move(cases[i].op, cases[i].at, cases[i].bytes, buffer), TESS_E_DATA, text);
         assert_int_equal(move(TESS_STORE_READ, 8 * DISK_ALIGN, DISK_ALIGN, buffer),
@@ -486,7 +445,6 @@ static void test_disk_store__without_unnamed_files_the_name_goes_at_once(void **
 static void test_disk_store__says_once_a_host_that_files_go_through_the_cache(void **state) {
     (void)state;
     char text[200];
-    said_so_far[0] = 0;
     assert_int_equal(open_store(), TESS_OK);
     close_store();
     expect_said("direct; end of none; ");
@@ -495,32 +453,32 @@ static void test_disk_store__says_once_a_host_that_files_go_through_the_cache(vo
     move_at_random(4);
     close_store();
     snprintf(text, sizeof text,
-             "log 1: %s knows no O_DIRECT (Invalid argument): files go through the page cache; end of none; ",
+             "direct; log 1, offload disk: %s knows no O_DIRECT (Invalid argument): files go through the page cache; "
+             "end of none; ",
              dir.path);
-    const char *said = strstr(said_so_far, "log");
-    assert_non_null(said);
-    assert_string_equal(said, text);
-    said_so_far[0] = 0;
+    expect_said(text);
     config.local_rank = 1;
     assert_int_equal(open_store(), TESS_OK);
     close_store();
-    assert_null(strstr(said_so_far, "log"));
-    said_so_far[0] = 0;
+    expect_said("direct; end of none; ");
 }
 
 static void test_disk_store__a_store_that_fails_half_made_leaves_nothing(void **state) {
     (void)state;
-    static const char *const texts[] = { "no memory for a store", "no memory for 3 requests" };
-    for (int n = 1; n <= 2; n++) {
-        sys.no_memory = n;
-        EXPECT_FAILS(open_store(), TESS_E_NOMEM, texts[n - 1]);
+    static const char *const texts[] = { "no memory for a store", "no memory for 3 requests",
+                                         "offload disk: no memory for a thread",
+                                         "offload disk: no memory for a thread" };
+    for (int n = 0; n < 4; n++) {
+        no_memory_in = n + 1;
+        EXPECT_FAILS(open_store(), TESS_E_NOMEM, texts[n]);
+        assert_int_equal(sys.opened, sys.closed);
     }
     for (int n = 1; n <= 2; n++) {
         sys.no_thread = n;
         EXPECT_FAILS(open_store(), TESS_E_SYSTEM, "no thread");
         assert_int_equal(sys.opened, sys.closed);
     }
-    assert_int_equal(sys.opened, 2);
+    assert_int_equal(sys.opened, 4);
     config.memory_bytes = DISK_BOUNCE - 1;
     EXPECT_FAILS(open_store(), TESS_E_INVALID, "a store needs 262144 bytes of memory, and 262143 are given");
     config.memory_bytes = DISK_BOUNCE + 4 * 4; /* sums of four pieces: no request reaches beyond */
@@ -576,34 +534,29 @@ static void test_disk_store__a_ring_works_where_there_is_one_and_threads_elsewhe
         const char *io, *said;
         int error, local_rank;
     } cases[] = {
-        { ",depth=7", "ring of 7; direct; end; ", 0, 0 },
-        { ",io=uring", "ring of 16; direct; end; ", 0, 0 },
+        { ",depth=7", "direct; ring of 7; end; ", 0, 0 },
+        { ",io=uring", "direct; ring of 16; end; ", 0, 0 },
         { ",io=threads", "direct; end of none; ", 0, 0 },
         { ",threads=3",
-          "ring of 16; log 2: no io_uring here (Function not implemented): 3 threads of a rank read and write; direct; "
-          "end of none; ",
+          "direct; ring of 16; log 2, offload disk: no io_uring here (Function not implemented): 3 threads of a rank "
+          "read and write; end of none; ",
           ENOSYS, 0 },
         { ",io=uring",
-          "ring of 16; log 1: no io_uring here (Function not implemented): 4 threads of a rank read and write; direct; "
-          "end of none; ",
+          "direct; ring of 16; log 1, offload disk: no io_uring here (Function not implemented): 4 threads of a rank "
+          "read and write; end of none; ",
           ENOSYS, 0 },
         { "",
-          "ring of 16; log 1: no io_uring here (Operation not permitted): 4 threads of a rank read and write; direct; "
-          "end of none; ",
+          "direct; ring of 16; log 1, offload disk: no io_uring here (Operation not permitted): 4 threads of a rank "
+          "read and write; end of none; ",
           EPERM, 0 },
-        { "", "ring of 16; direct; end of none; ", EPERM, 1 },
+        { "", "direct; ring of 16; end of none; ", EPERM, 1 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char want[300];
         reopen(cases[i].io);
-        said_so_far[0] = 0;
         ring_error = cases[i].error, config.local_rank = cases[i].local_rank;
         assert_int_equal(open_store(), TESS_OK);
         close_store();
-        snprintf(want, sizeof want, "direct; %s", cases[i].said);
-        char *again = strstr(want + 8, "direct; "); /* the file is made first */
-        memmove(again, again + 8, strlen(again + 8) + 1);
-        expect_said(want);
+        expect_said(cases[i].said);
     }
     ring_error = 0, config.local_rank = 0;
     assert_int_equal(open_store(), TESS_OK);
@@ -617,10 +570,10 @@ static void test_disk_store__a_ring_works_where_there_is_one_and_threads_elsewhe
     for (int twice = 0; twice < 2; twice++)
         EXPECT_FAILS(ops->store_register(store, buffer, BYTES, &e), TESS_E_UNSUPPORTED,
                      "the memory is not registered: Cannot allocate memory");
-    expect_said("log 2: memory of 2457600 bytes is not registered with io_uring: Cannot allocate memory; ");
+    expect_said(
+        "log 2, offload disk: memory of 2457600 bytes is not registered with io_uring: Cannot allocate memory; ");
     registers = 0;
     close_store();
-    said_so_far[0] = 0;
 }
 
 /* ---- the plugin ---- */
@@ -632,7 +585,7 @@ static void test_disk_store__opens_as_offload_with_a_folder_and_settings(void **
     char args[320];
     EXPECT_FAILS(tess_plugin_open_v1(&host, TESS_KIND_COMM, &table, &other, &e), TESS_E_UNSUPPORTED,
                  "plugin disk offers offload only");
-    sys.no_memory = 1;
+    no_memory_in = 1;
     EXPECT_FAILS(tess_plugin_open_v1(&host, TESS_KIND_OFFLOAD, &table, &other, &e), TESS_E_NOMEM,
                  "offload disk: no memory to open");
     ops->close(plugin);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* An NVIDIA driver that writes down its calls and does nothing else, in place of libcuda.so.1: what a plugin asks of
- * it, in which order, and what it gives back when the n-th call fails. Things have small numbers in the order of their
- * making. To be included once by a test, after cmocka.h. */
+/* An NVIDIA driver that writes down its calls and does nothing else, in place of libcuda.so.1. Tests see what a plugin
+ * asks of it, in which order, and what it gives back when the n-th call fails. Things have small numbers in the order
+ * of their making. To be included once by a test, after cmocka.h. */
 #ifndef TEST_WRITTEN_DRIVER_H
 #define TEST_WRITTEN_DRIVER_H
 #include <stdint.h>
-#include <stdlib.h>
 
-#include "tests/unit/said.h"
+#include "tests/unit/plugins/failing.h"
 
 #include <cuda.h>
 #undef CUDA_VERSION
@@ -29,7 +28,8 @@ static struct {
     size_t free_bytes;
     CUresult busy; /* the answer about work in streams and at events */
     int busy_for;  /* so many times; then CUDA_SUCCESS */
-    int fails_in;  /* so many calls from now; 0: none does. What gives back succeeds, but for the context's */
+    /* So many calls from now; 0: none does. All that gives back succeeds; entering the context for it may fail. */
+    int fails_in;
     CUresult fails_with;
     int calls, made, contexts; /* contexts: pushed and not popped */
     struct {
@@ -60,9 +60,9 @@ static inline void written_forget(void) {
 }
 
 /** All that was made has been given back, and each context that was pushed was popped. */
-static inline int written_is_clean(void) {
+static inline void is_clean(void) {
     static const __typeof__(written.live) none;
-    return written.contexts == 0 && memcmp(&written.live, &none, sizeof none) == 0;
+    assert_true(written.contexts == 0 && memcmp(&written.live, &none, sizeof none) == 0);
 }
 
 static CUresult written_call(void) {
@@ -415,46 +415,15 @@ static void *written_symbol(void *handle, const char *name) {
     return found;
 }
 
-/* ---- memory: the linker puts this between the plugin and the C library ---------------------------------------- */
-
-static int no_memory_in, live_memory; /* the n-th zeroed allocation from now fails, 0: none; what was not freed */
-static tess_error e;
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t n, size_t bytes);
-void __real_free(void *at);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t n, size_t bytes);
-void __wrap_free(void *at);
-void *__wrap_malloc(size_t bytes) {
-    void *at = __real_malloc(bytes);
-    live_memory += at != NULL;
-    return at;
-}
-void *__wrap_calloc(size_t n, size_t bytes) {
-    void *at = no_memory_in && --no_memory_in == 0 ? NULL : __real_calloc(n, bytes);
-    live_memory += at != NULL;
-    return at;
-}
-void __wrap_free(void *at) {
-    live_memory -= at != NULL;
-    __real_free(at);
-}
-
 /* ---- failures ------------------------------------------------------------------------------------------------- */
 
-static tess_error *no_error(void) {
-    e = (tess_error){ .struct_size = sizeof e };
-    return &e;
-}
-
-/* The status of a failed call, and its message without what each has in front. */
-#define EXPECT_FAILS(call, status, text)                                                                               \
+/* The end of what `work` below has made: whichever call is to fail, it is none of these. */
+#define WITHOUT_FAILURES(call)                                                                                         \
     do {                                                                                                               \
-        no_error();                                                                                                    \
-        assert_int_equal(call, status);                                                                                \
-        assert_true(e.code == (status) && e.rank == -1);                                                               \
-        assert_string_equal(e.message, text);                                                                          \
+        int left_ = written.fails_in;                                                                                  \
+        written.fails_in = 0;                                                                                          \
+        call;                                                                                                          \
+        written.fails_in = left_;                                                                                      \
     } while (0)
 
 /* Fails each call of the driver once, with this result. `work` says so with the result's status and number, names the
@@ -469,6 +438,7 @@ static inline int fail_each_call(tess_status (*work)(void), CUresult result, voi
         tess_status s = work();
         int reached = written.fails_in == 0;
         written.fails_in = 0;
+        said_so_far[0] = 0;
         assert_int_equal(written.contexts, contexts);
         if (!reached) {
             assert_int_equal(s, TESS_OK);
@@ -478,7 +448,14 @@ static inline int fail_each_call(tess_status (*work)(void), CUresult result, voi
             fail_msg("call %d of the driver fails: status %d, \"%s\"", n, s, e.message);
         if (clean)
             clean();
-        said_so_far[0] = 0;
     }
+}
+
+/* The same with results of three kinds. */
+static inline int fail_each_call_thrice(tess_status (*work)(void), void (*clean)(void)) {
+    int calls = fail_each_call(work, CUDA_ERROR_UNKNOWN, clean);
+    assert_int_equal(fail_each_call(work, CUDA_ERROR_OUT_OF_MEMORY, clean), calls);
+    assert_int_equal(fail_each_call(work, CUDA_ERROR_INVALID_VALUE, clean), calls);
+    return calls;
 }
 #endif

@@ -83,7 +83,7 @@ static tess_status cuda_start(ops *o, const tess_stream *stream) {
     OPS_TRY(ops_cublas_load(&c->blas));
     c->stream = stream->handle ? stream->handle : CU_STREAM_LEGACY; /* null: the default stream */
     CU_TRY(c, "taking the device", tess_cuda_device_of(c->d, stream->device, &c->device, &devices));
-    CU_TRY(c, "taking the device's context", c->d->cuDevicePrimaryCtxRetain(&c->context, c->device));
+    CU_TRY(c, "taking the device's context", tess_cuda_retain(c->d, c->device, &c->context));
     OPS_TRY(ops_cuda_enter(c));
     status = start_inside(c);
     ops_cuda_leave(c);
