@@ -57,8 +57,9 @@ int tess__local_connect(const char *path, int *fd) {
  * listen refuses with EPROTOTYPE and need not take in. */
 static int is_left_over(const char *path) {
     struct sockaddr_un at;
-    int s = set_address(path, &at) == 0 ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
-    int refused = s >= 0 && connect(s, (const struct sockaddr *)&at, sizeof at) != 0 && errno == ECONNREFUSED;
+    int s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int refused = s >= 0 && set_address(path, &at) == 0 && connect(s, (const struct sockaddr *)&at, sizeof at) != 0 &&
+                  errno == ECONNREFUSED;
     if (s >= 0)
         close(s);
     return refused;
@@ -107,12 +108,12 @@ tess_status tess__local_path(const char *name, char out[TESS__LOCAL_PATH]) {
 /* Gives the socket its name only when it listens, because until then it would look left over. */
 static int listen_under(int s, const char *path) {
     struct sockaddr_un at;
-    char first[TESS__LOCAL_PATH];
-    snprintf(first, sizeof first, "%.*s.%d", (int)sizeof first - 16, path, (int)getpid());
-    int error = set_address(first, &at);
-    unlink(first);
+    char *first = at.sun_path;
+    int error = set_address(path, &at);
     if (error)
         return error;
+    snprintf(first, sizeof at.sun_path, "%.*s.%d", (int)sizeof at.sun_path - 16, path, (int)getpid());
+    unlink(first);
     if (bind(s, (const struct sockaddr *)&at, sizeof at) != 0)
         return errno;
     if (listen(s, BACKLOG) != 0)

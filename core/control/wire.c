@@ -300,13 +300,9 @@ static int bind_one(const struct addrinfo *to, int *fd) {
 }
 
 static int32_t bound_port(int fd) {
-    struct sockaddr_storage at;
+    struct sockaddr_in6 at; /* an address of IPv4 is shorter, and has its port at the same place */
     socklen_t size = sizeof at;
-    if (getsockname(fd, (struct sockaddr *)&at, &size) != 0)
-        return 0;
-    if (at.ss_family == AF_INET6)
-        return ntohs(((struct sockaddr_in6 *)&at)->sin6_port);
-    return ntohs(((struct sockaddr_in *)&at)->sin_port);
+    return getsockname(fd, (struct sockaddr *)&at, &size) == 0 ? ntohs(at.sin6_port) : 0;
 }
 
 int tess__wire_is_local(const char *address) {

@@ -40,7 +40,7 @@ static tess_status call_block(tess *t, const tess__event *e) {
 static tess__program *choose_program(tess *t, const tess_run_options *o) {
     if (o->kind == TESS_PASS_EVAL)
         return &t->plan.programs[TESS__P_EVAL];
-    if (t->plan.setup.accum > 1 && !t->plan.setup.sync_each && t->pass.microbatch < t->plan.setup.accum - 1)
+    if (!t->plan.setup.sync_each && t->pass.microbatch < t->plan.setup.accum - 1)
         return &t->plan.programs[TESS__P_NO_SYNC];
     if (o->step && !tess__step_needs_norm(t, o->step) && t->plan.setup.accum == 1)
         return &t->plan.programs[TESS__P_FUSED];

@@ -43,7 +43,6 @@ tess_status tess__engine_fail(tess *t, tess_status status) {
     if (t->error)
         return tess__fail(t->error, "%s", t->message);
     end_without_store(t, status);
-    int lost = 0;
     char own[sizeof t->message];
     snprintf(own, sizeof own, "%s", tess_last_error());
     if (t->comms.control) {
@@ -51,7 +50,7 @@ tess_status tess__engine_fail(tess *t, tess_status status) {
         tess__control_report(t->comms.control, status, t->comms.lost_peer - 1, own);
         tess__control_cause_text(t->comms.control, cause, sizeof cause);
         if (may_be_echo(status) && cause[0]) { /* the cause may name this rank: it was silent and taken for lost */
-            lost = tess__control_was_lost(t->comms.control) && t->mirror.ready;
+            int lost = tess__control_was_lost(t->comms.control) && t->mirror.ready;
             int known = tess__comms_activity(&t->comms)[0] != 0;
             status = lost ? TESS_E_LOST : TESS_E_PEER;
             snprintf(own, sizeof own, "%s%s%s", cause, known ? "; this rank was in " : "",

@@ -35,7 +35,7 @@ static void add_question(question *q, const tess__layout *l, int32_t group, uint
 
 /* Counts the gradient that the step reads, and partial sums of microbatches. */
 static int32_t count_gradients(const tess__setup *s) {
-    return s->accum > 1 && s->sync_each ? tess__sum_levels(s) : 1;
+    return s->sync_each ? tess__sum_levels(s) : 1;
 }
 
 static void ask_group(question *q, const tess__layout *l, const tess__setup *s, int32_t group) {

@@ -11,7 +11,7 @@ tess_status tess__segments_make(tess__step *s, const tess__plan *plan, int32_t s
     const tess__layout *l = &plan->layout;
     s->segments = calloc((size_t)l->n_order + 1, sizeof *s->segments);
     s->segment_group = calloc((size_t)l->n_order + 1, sizeof *s->segment_group);
-    s->first_segment = calloc((size_t)l->n_groups + 2, sizeof *s->first_segment);
+    s->first_segment = calloc((size_t)l->n_groups + 1, sizeof *s->first_segment);
     if (!s->segments || !s->segment_group || !s->first_segment)
         return tess__fail(TESS_E_NOMEM, "no memory for the optimizer's segments");
     int32_t n = 0;

@@ -332,13 +332,12 @@ static tess_status try_files(listing *l) {
 static tess_status list_file(listing *l, candidate *c) {
     tess__plugin_row *row = &c->row;
     tess__plugin *plugin = NULL;
-    if (!c->trial.path)
-        row->usable = 0;
-    else if (is_hidden(l, row->kind, row->name, 0))
+    if (c->trial.path && is_hidden(l, row->kind, row->name, 0))
         snprintf(row->reason, sizeof row->reason, "hidden by one of the same name found before");
     else if (c->trial.status)
         memcpy(row->reason, c->trial.reason, sizeof row->reason);
-    else if ((l->question ? tess__plugin_file_options(row->kind, row->path, row->reason)
+    else if (c->trial.path &&
+             (l->question ? tess__plugin_file_options(row->kind, row->path, row->reason)
                           : tess__plugin_file_open(row->kind, row->path, "", l->services, &plugin, row->reason)) == 0) {
         row->usable = 1;
         row->answer = c->trial.answer;

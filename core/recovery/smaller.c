@@ -85,7 +85,7 @@ static tess_status take_images(tess *t, tess__carry *c) {
 
 /* Packs what this rank holds of the newest step of which every image of the old group is left. */
 static tess_status pack_images(tess *t) {
-    int32_t then = t->plan.setup.nranks, torn = -1;
+    int32_t then = t->plan.setup.nranks, torn;
     tess__carry *c = calloc(1, sizeof *c);
     if (!c)
         return tess__fail(TESS_E_NOMEM, "no memory to go on with fewer ranks");
@@ -111,7 +111,7 @@ static tess_status pack_images(tess *t) {
 /* Packs again when another rank was lost on the way: what is carried is still the old group's. */
 static tess_status pack_again(tess *t) {
     tess__carry *c = t->mirror.carry;
-    int32_t torn = -1;
+    int32_t torn;
     TRY(gather_holdings(t, c->plan.setup.nranks, c->now, c->holding));
     return tess__image_newest(&c->plan.setup, c->holding, &torn) == c->step ? TESS_OK : tess__image_gone(t, torn);
 }

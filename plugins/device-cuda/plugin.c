@@ -30,18 +30,17 @@ static tess_status find_device(const tess_cuda *cu, int32_t index, CUdevice *out
 /* The node that sysfs has for a PCI address, -1 for none; the driver writes addresses in capitals. */
 static int32_t node_of(const char *address) {
     char path[128], lower[48];
-    int node = -1;
+    int node;
     size_t i = 0;
     for (; address[i] && i + 1 < sizeof lower; i++)
         lower[i] = (char)tolower((unsigned char)address[i]);
     lower[i] = 0;
     snprintf(path, sizeof path, "/sys/bus/pci/devices/%s/numa_node", lower);
     FILE *f = fopen(path, "re");
-    if (f && fscanf(f, "%d", &node) != 1)
-        node = -1;
+    int read = f && fscanf(f, "%d", &node) == 1;
     if (f)
         fclose(f);
-    return node;
+    return read ? node : -1;
 }
 
 static tess_status cuda_describe(void *ctx, int32_t index, tess_device_info *out, tess_error *error) {

@@ -103,7 +103,7 @@ MUTANTS_REACHED=$PWD/seen MUTANTS_FIRSTS=$PWD/firsts ./sample child >/dev/null
 want=$(printf '00%.0s' {1..10})$(printf '01%.0s' {11..42})
 [ "$(od -An -v -tx1 seen | tr -d ' \n')" = "$want" ] || fail "noted: $(od -An -v -tx1 seen)"
 
-# The floor of a run: fewer are noticed in at most one of 1,000 draws at that score. And long names.
+# The floor of a run: fewer are noticed in at most one of 1,000 draws at that score. Long names, and keys of no mutant.
 python3 - "$SOURCE/tests/mutations" <<'END' || fail "the floor"
 import importlib.machinery, importlib.util, pathlib, random, sys
 sys.dont_write_bytecode = True
@@ -131,4 +131,16 @@ for noticed, code in ((20, score.BELOW), (21, 0)):
         score.hold_floor(0.75, {'noticed': noticed, 'survived': 30 - noticed, 'not reached': 10, 'no time': 5, 'equivalent': 5})
     except SystemExit as ended:
         assert ended.code == code, (noticed, ended.code)
+# Of sources that are mutated, and of those that are no more.
+score.SOURCE = pathlib.Path('.')
+every = [{'file': 'sample.c', 'key': 'sample.c refuse: 1 => 1 -> 0'}]
+for key, known in (('sample.c refuse: 1 => 1 -> 0', 1), ('sample.c refuse: *', 1), ('mutated.c other: 2 => 2 -> 2 + 1', 1),
+                   ('sample.c refuse: 1 => 1 -> 0 (2)', 0), ('sample.c other: *', 0), ('gone.c refuse: 1 => 1 -> 0', 0)):
+    score.judged = lambda: {key}
+    try:
+        score.check_judged(every)
+    except SystemExit as ended:
+        assert not known and ended.code == f'score: no such mutant, in tests/mutations/equivalent: {key}', (key, ended.code)
+    else:
+        assert known, key
 END

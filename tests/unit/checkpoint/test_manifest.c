@@ -165,6 +165,7 @@ static void test_manifest__values_are_held_to_their_bounds(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         if (reads_with(cases[i].from, cases[i].to) != cases[i].reads)
             fail_msg("%s for %s", cases[i].to, cases[i].from);
+    assert_false(reads_with("],\n\"strategy\"", "\n\"strategy\"")); /* the list's end and its comma, both */
     tess__manifest m;
     static char body[ROOM];
     write_body(body);

@@ -194,7 +194,7 @@ static void test_kv_cause__ranks_that_do_not_come_are_named_as_far_as_there_is_r
     tess__inbox box = { 0 };
     tess__message got;
     size_t at = 0;
-    setenv("TESSERA_RENDEZVOUS_TIMEOUT", "0.5", 1);
+    setenv("TESSERA_RENDEZVOUS_TIMEOUT", "0.1171875", 1);
     tess__kv_server *server = start_here(MANY);
     unsetenv("TESSERA_RENDEZVOUS_TIMEOUT");
     int fd = connect_here();
@@ -206,8 +206,8 @@ static void test_kv_cause__ranks_that_do_not_come_are_named_as_far_as_there_is_r
             at += (size_t)snprintf(names + at, sizeof names - at, "%s%d", at ? ", " : "", r);
     for (int i = 0; at < 248; i++)
         at += (size_t)snprintf(names + at, sizeof names - at, ", …");
-    snprintf(text, sizeof text, "99 of 100 ranks did not come within 0.5 s (TESSERA_RENDEZVOUS_TIMEOUT): missing %s",
-             names);
+    snprintf(text, sizeof text,
+             "99 of 100 ranks did not come within 0.117188 s (TESSERA_RENDEZVOUS_TIMEOUT): missing %s", names);
     assert_int_equal(got.value_bytes, strlen(text));
     assert_memory_equal(got.value, text, strlen(text));
     int late = connect_here(); /* who comes now hears the same */
@@ -231,7 +231,7 @@ static void test_kv_cause__silence_of_each_rank_is_found(void **state) {
             tess__kv_client clients[RANKS] = { 0 };
             tess__kv_rank ranks[RANKS] = { 0 };
             atomic_uchar silent[RANKS] = { 0 };
-            const int64_t beat = 4 * SECOND_NS, now = 100 * SECOND_NS;
+            const int64_t beat = 4749999999, now = 100 * SECOND_NS;
             tess__kv_server server = { .nranks = RANKS, .heartbeat_ns = beat, .ranks = ranks, .silent = silent };
             server.turn_ns = away ? now - 3 * SECOND_NS : now - SECOND_NS;
             for (int r = 0; r < RANKS; r++) {
@@ -244,6 +244,7 @@ static void test_kv_cause__silence_of_each_rank_is_found(void **state) {
             assert_int_equal(server.cause.strength, away ? TESS__KV_NO_CAUSE : TESS__KV_DEATH);
             assert_int_equal(server.cause.rank, away ? 0 : who);
             assert_int_equal(server.turn_ns, now);
+            assert_int_equal(strstr(server.cause.text, "no sign of life for 4.8 s (") == NULL, away);
         }
 }
 

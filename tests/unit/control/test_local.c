@@ -83,14 +83,24 @@ static void test_local__one_listens_and_who_is_gone_makes_room(void **state) {
 static void test_local__a_name_that_fits_no_address_is_an_error(void **state) {
     (void)state;
     char path[2 * TESS__LOCAL_PATH];
-    int fd = -1;
+    int fd = -1, to = -1;
     memset(path, 'n', sizeof path);
     path[0] = '/';
     path[TESS__LOCAL_PATH] = 0;
     assert_int_equal(tess__local_connect(path, &fd), ENAMETOOLONG);
     path[TESS__LOCAL_PATH - 1] = 0;
     assert_int_equal(tess__local_connect(path, &fd), ENOENT);
+    memcpy(path, dir.path, strlen(dir.path));
+    path[strlen(dir.path)] = '/';
+    path[TESS__LOCAL_PATH - 1] = 'n';
+    assert_int_equal(tess__local_listen(path, &fd), TESS_E_INVALID);
+    assert_non_null(strstr(tess_last_error(), "n: File name too long"));
     assert_int_equal(fd, -1);
+    path[TESS__LOCAL_PATH - 1] = 0;
+    assert_int_equal(tess__local_listen(path, &fd), TESS_OK);
+    assert_int_equal(tess__local_connect(path, &to), 0);
+    close(fd);
+    close(to);
 }
 
 int main(void) {

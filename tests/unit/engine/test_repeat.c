@@ -338,6 +338,13 @@ static void test_repeat__a_recording_that_fails_is_taken_back(void **state) {
     world.r.known = 1;
     world.run = TESS_E_DEVICE;
     assert_int_equal(tess__repeat_pass(&t, &run, calls), TESS_E_DEVICE);
+    for (int more = 0; more < 2; more++) { /* as many ranks as there is room for, and one more */
+        begin(state);
+        world.r.known = 1;
+        world.record = TESS_E_DEVICE;
+        t.comms.world.nranks = (1 << 14) + more;
+        assert_int_equal(tess__repeat_pass(&t, &run, calls), more ? TESS_E_DEVICE : TESS_OK);
+    }
 }
 
 int main(void) {

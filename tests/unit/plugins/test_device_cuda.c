@@ -118,6 +118,11 @@ static void test_device_cuda__a_device_that_there_is_not_is_refused(void **state
     EXPECT_FAILS(ops->describe(plugin, 0, &one, &e), TESS_E_INVALID,
                  "device cuda: no GPU 0: this host shows 0, and each rank takes the one of its local rank: start at "
                  "most 0 ranks here");
+    written.devices = 2;
+    written.fails_in = 1, written.fails_with = CUDA_ERROR_INVALID_DEVICE; /* from the count itself */
+    EXPECT_FAILS(ops->describe(plugin, 0, &one, &e), TESS_E_INVALID,
+                 "device cuda: no GPU 0: this host shows 0, and each rank takes the one of its local rank: start at "
+                 "most 0 ranks here");
     close_plugin();
 }
 

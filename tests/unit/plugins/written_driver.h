@@ -104,8 +104,10 @@ static CUresult written_cuDriverGetVersion(int *out) {
     return written_call();
 }
 static CUresult written_cuDeviceGetCount(int *out) {
-    *out = written.devices;
-    return written_call();
+    CUresult r = written_call();
+    if (r == CUDA_SUCCESS)
+        *out = written.devices;
+    return r;
 }
 static CUresult written_cuDeviceGet(CUdevice *out, int i) {
     *out = 100 + i;

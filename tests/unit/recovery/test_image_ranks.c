@@ -195,6 +195,12 @@ static void *take(void *arg) {
     return NULL;
 }
 
+static void *tell(void *arg) {
+    member *m = arg;
+    m->got = announce(&m->t);
+    return NULL;
+}
+
 static void *restore(void *arg) {
     member *m = arg;
     m->got = tess__mirror_restore(&m->t, &m->step);
@@ -438,6 +444,20 @@ static void test_image_ranks__the_first_ones_are_told_when_all_have_them(void **
         assert_int_equal(all[r].t.mirror.own[0], 0);
         assert_int_equal(all[r].t.mirror.copy[0], 0);
         assert_true(all[r].t.mirror.ready); /* others may have heard it, and be lost now */
+    }
+    for (int differ = 0; differ < 2; differ++) { /* behind what all have in common, and in its last byte */
+        static char common[2][4 * 13];
+        make_group(2, 2, TESS_MEM_HOST);
+        memset(common[1] + 13 - differ, 1, sizeof common[1] - 13);
+        for (int32_t r = 0; r < 2; r++) {
+            all[r].t.settings.options.common = common[r];
+            all[r].t.plan.setup.common_bytes = 13;
+        }
+        on_all(tell);
+        for (int32_t r = 0; r < 2; r++) {
+            assert_int_equal(all[r].got, differ ? TESS_E_MISMATCH : TESS_OK);
+            assert_int_equal(all[r].announced, !differ && r == 0);
+        }
     }
 }
 

@@ -89,6 +89,9 @@ static void test_mirror__the_newest_step_is_found_wherever_it_is(void **state) {
     int32_t torn = -2;
     assert_int_equal(tess__image_newest(&s, none, &torn), -1);
     assert_int_equal(torn, 0);
+    none[0].copy[0] = none[1].copy[0] = 0; /* copies alone count for none, of step 0 too */
+    assert_int_equal(tess__image_newest(&s, none, &torn), -1);
+    assert_int_equal(torn, 0);
     assert_int_equal(tess__image_newest(&s, all, &torn), 7);
     all[1].own[0] = -1; /* torn while it was taken; its copy is whole */
     assert_int_equal(tess__image_newest(&s, all, &torn), 7);

@@ -234,6 +234,11 @@ static void test_recover_order__a_rank_gives_up_when_its_patience_is_over(void *
     assert_string_equal(tess_last_error(), "nobody took the place of a lost rank: nobody is there");
     assert_int_equal(t->error, TESS_E_PEER);
     t = lost_rank();
+    world.joins[0] = TESS_E_PEER;
+    world.tick_ns = 60000000001; /* one too many */
+    assert_int_equal(tess_recover(t, NULL), TESS_E_PEER);
+    assert_int_equal(world.n_tried, 1);
+    t = lost_rank();
     world.joins[0] = TESS_E_UNSUPPORTED; /* no group can be formed: there is nothing to wait for */
     assert_int_equal(tess_recover(t, NULL), TESS_E_UNSUPPORTED);
     assert_int_equal(world.n_tried, 1);

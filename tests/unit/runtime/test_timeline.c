@@ -63,13 +63,19 @@ static tess_status stream(tess_device *d, uint32_t role, tess_stream *out, tess_
     (void)d;
     (void)role;
     (void)e;
-    *out = (tess_stream){ .mem = TESS_MEM_CUDA };
+    *out = (tess_stream){ .mem = TESS_MEM_CUDA, .handle = &now_ms };
     return TESS_OK;
+}
+
+static void end_stream(tess_device *d, tess_stream *s) {
+    (void)d;
+    assert_ptr_equal(s->handle, &now_ms);
 }
 
 static const tess_device_ops ops = {
     .struct_size = sizeof ops,
     .stream_create = stream,
+    .stream_destroy = end_stream,
     .event_create = create,
     .event_destroy = destroy,
     .event_record = record,
@@ -245,6 +251,8 @@ static void test_trace__a_span_ends_now(void **state) {
     const tess__event event = { .scope = 9, .type = TESS__BACKWARD_BEGIN };
     clock_gettime(CLOCK_MONOTONIC, &before);
     const int64_t began_ns = tess__trace_now();
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    assert_true(began_ns <= after.tv_sec * INT64_C(1000000000) + after.tv_nsec);
     assert_true(began_ns / 1000000000 >= before.tv_sec &&
                 began_ns >= before.tv_sec * INT64_C(1000000000) + before.tv_nsec);
     assert_int_equal(tess__trace_create(1, &trace), TESS_OK);

@@ -149,6 +149,10 @@ static void test_load_pieces__values_come_to_their_place_whatever_the_cuts(void 
                             assert_int_equal(taken[i], i == index * (TESS__MAX_STATES + 1) + column ? got : 0);
                         assert_int_equal(world.asked, column ? TESS_OF_MOMENT1 + (uint32_t)column - 1 : TESS_OF_PARAM);
                     }
+    loading l = begin();
+    world.owned.piece = (tess__piece){ 3, 0, 3 };
+    add_piece(TESS__PIECE_PARAM, "m.a", 0, 3, TESS_U8, plain); /* another rank's, to whom its dtype is no good */
+    assert_int_equal(take_file(&l), TESS_OK);
 }
 
 static void test_load_pieces__what_does_not_belong_is_named(void **state) {
