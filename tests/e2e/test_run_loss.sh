@@ -94,6 +94,11 @@ survived() { # VICTIM: took is how long after its death the others ended
 }
 for victim in 0 1; do soon 1000 survived $victim; echo "rank $victim dies: $took ms, processors scarce for $waited"; done
 
+# A path that no address of a socket holds.
+long=$PWD/$(printf %0200d)
+TESSERA_LISTEN=$long TESSERA_SECRET=0123456789abcdef RANK=0 expect 3 "$probe"
+one_line err "tessera[0]: error: cannot listen on $long: File name too long"
+
 # A port that is in use, by a listener that answers nothing; on one host ports do not matter, but one job has one number.
 pick_port
 export TESSERA_RENDEZVOUS_TIMEOUT=2
@@ -102,9 +107,6 @@ holder=$!
 within 30 grep -q held held || fail "no port is held"
 TESSERA_LISTEN=127.0.0.1 TESSERA_SECRET=0123456789abcdef RANK=0 expect 3 "$probe"
 one_line err "tessera[0]: error: port $MASTER_PORT on 127.0.0.1 is in use by another program; set MASTER_PORT to a free one"
-long=$PWD/$(printf %0200d)
-TESSERA_LISTEN=$long TESSERA_SECRET=0123456789abcdef RANK=0 expect 3 "$probe"
-one_line err "tessera[0]: error: cannot listen on $long: File name too long"
 expect 3 env -u WORLD_SIZE TESSERA_SECRET=0123456789abcdef "$TESSERA" run --nnodes 2 --node-rank 0 --rendezvous "127.0.0.1:$MASTER_PORT" -n 1 -- "$probe"
 one_line err "tessera: error: port $MASTER_PORT on 0.0.0.0 is in use by another program; set --rendezvous HOST:PORT to a free one"
 kill $holder
