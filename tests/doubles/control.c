@@ -2,6 +2,7 @@
 /* Variables, counts of calls, failures on demand, and what is left at exit. */
 #include "double.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -23,13 +24,42 @@ static struct {
 } kinds[KINDS];
 static uint64_t random_state;
 
+/* Threads that do a stream's work ask for variables while a test sets some, and setenv may move the list that getenv
+ * walks. So the tests' setenv and unsetenv are these. */
+static pthread_mutex_t environment = PTHREAD_MUTEX_INITIALIZER;
+
+static const char *ask_environment(const char *name) {
+    pthread_mutex_lock(&environment);
+    const char *text = getenv(name); /* glibc never frees it */
+    pthread_mutex_unlock(&environment);
+    return text;
+}
+
+__attribute__((visibility("default"))) int setenv(const char *name, const char *value, int overwrite) {
+    int (*libc)(const char *, const char *, int);
+    *(void **)&libc = dlsym(RTLD_NEXT, "setenv");
+    pthread_mutex_lock(&environment);
+    int failed = libc(name, value, overwrite);
+    pthread_mutex_unlock(&environment);
+    return failed;
+}
+
+__attribute__((visibility("default"))) int unsetenv(const char *name) {
+    int (*libc)(const char *);
+    *(void **)&libc = dlsym(RTLD_NEXT, "unsetenv");
+    pthread_mutex_lock(&environment);
+    int failed = libc(name);
+    pthread_mutex_unlock(&environment);
+    return failed;
+}
+
 const char *double__variable(const char *name) {
     static const char prefix[] = "TESSERA_DOUBLE_"; /* put together by hand: every call of a library asks */
     char full[64];
     size_t length = strlen(name);
     memcpy(full, prefix, sizeof prefix - 1);
     memcpy(full + sizeof prefix - 1, name, length < sizeof full - sizeof prefix ? length + 1 : 1);
-    const char *text = getenv(full);
+    const char *text = ask_environment(full);
     return text && *text ? text : NULL;
 }
 
@@ -60,7 +90,7 @@ static int asked_to_fail(const char *wish, const char *name, uint64_t call) {
         if (strncmp(wish, name, length) == 0 && wish[length] == ':') {
             uint64_t at = strtoull(wish + length + 1, &end, 10);
             int code = *end == ':' ? (int)strtol(end + 1, &end, 10) : -1;
-            const char *rank = getenv("RANK");
+            const char *rank = ask_environment("RANK");
             int here = *end != '@' || (rank && strtol(end + 1, NULL, 10) == strtol(rank, NULL, 10));
             if (at == call && here)
                 return code;

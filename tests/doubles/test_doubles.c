@@ -388,6 +388,28 @@ static void test_doubles__failed_work_shows_at_the_next_call(void **state) {
     assert_int_equal(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
 }
 
+/* Seen by AddressSanitizer: the list of variables moves as it grows. */
+static void test_doubles__variables_may_be_set_while_work_asks_for_some(void **state) {
+    enum { VARIABLES = 2000 };
+    char name[32];
+    (void)state;
+    open_device(0);
+    CUstream s = stream();
+    CUdeviceptr at = memory(4);
+    for (int i = 0; i < VARIABLES; i++) {
+        assert_int_equal(cuMemsetD32Async(at, 1, 1, s), CUDA_SUCCESS);
+        snprintf(name, sizeof name, "TESSERA_DOUBLE_%d", i);
+        assert_int_equal(setenv(name, "1", 1), 0);
+    }
+    for (int i = 0; i < VARIABLES; i++) {
+        snprintf(name, sizeof name, "TESSERA_DOUBLE_%d", i);
+        assert_int_equal(unsetenv(name), 0);
+    }
+    assert_int_equal(cuStreamDestroy(s), CUDA_SUCCESS);
+    assert_int_equal(cuMemFree(at), CUDA_SUCCESS);
+    close_device(0);
+}
+
 static void test_doubles__named_call_fails_once(void **state) {
     (void)state;
     setenv("RANK", "3", 1);
@@ -683,6 +705,7 @@ static const struct {
     { cmocka_unit_test(test_doubles__much_shared_memory_has_to_be_allowed), 0, "" },
     { cmocka_unit_test(test_doubles__failed_launch_spoils_the_context), 0, "" },
     { cmocka_unit_test(test_doubles__failed_work_shows_at_the_next_call), 0, "" },
+    { cmocka_unit_test(test_doubles__variables_may_be_set_while_work_asks_for_some), 0, "" },
     { cmocka_unit_test(test_doubles__named_call_fails_once), 0, "" },
     { cmocka_unit_test(test_doubles__recorded_work_runs_when_launched), 0, "" },
     { cmocka_unit_test(test_doubles__what_a_recording_cannot_hold_breaks_it), 0, "" },
