@@ -107,6 +107,8 @@ static void run_one(kit_requests *q) {
     pthread_mutex_unlock(&q->lock);
     tess_status s = q->ops->run(comm_of(q), r->calls, r->n, r->own_op, &e);
     pthread_mutex_lock(&q->lock);
+    if (q->suspicion.code != TESS_OK && (s >= 0 || s == TESS_E_ABORTED)) /* it was interrupted, and knows no more */
+        note_failure(q, &q->suspicion);
     if (s < 0) {
         e.code = s;
         note_failure(q, &e);
@@ -165,7 +167,7 @@ void kit_requests_init(kit_requests *q, const kit_requests_ops *ops, const tess_
     memset(q, 0, sizeof *q);
     q->ops = ops;
     q->host = host;
-    q->cause.struct_size = sizeof q->cause;
+    q->cause.struct_size = q->suspicion.struct_size = sizeof q->cause;
     for (int i = 0; i < KIT_REQUESTS; i++) {
         request_make(q, &q->pool[i]);
         request_give(q, &q->pool[i]);
@@ -222,6 +224,17 @@ void kit_requests_finish(kit_requests *q) {
 void kit_requests_fail(kit_requests *q, const tess_error *cause) {
     pthread_mutex_lock(&q->lock);
     note_failure(q, cause);
+    pthread_cond_signal(&q->posted);
+    pthread_mutex_unlock(&q->lock);
+    q->ops->interrupt(comm_of(q));
+}
+
+void kit_requests_suspect(kit_requests *q, const tess_error *cause) {
+    pthread_mutex_lock(&q->lock);
+    if (q->running)
+        q->suspicion = *cause;
+    else
+        note_failure(q, cause);
     pthread_cond_signal(&q->posted);
     pthread_mutex_unlock(&q->lock);
     q->ops->interrupt(comm_of(q));

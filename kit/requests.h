@@ -50,7 +50,8 @@ struct kit_requests {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t posted, ended;
     struct tess_request pool[KIT_REQUESTS], *more, *free, *head, *tail, *running;
-    tess_error cause; /* code TESS_OK while all is well; the first failure stays */
+    tess_error cause;     /* code TESS_OK while all is well; the first failure stays */
+    tess_error suspicion; /* becomes the cause unless the running request gives a better one */
     int finalized, aborted, quit, started;
 };
 
@@ -65,6 +66,9 @@ void kit_requests_finish(kit_requests *);
 
 /** Fails the communicator: the first cause stays. Any thread. */
 void kit_requests_fail(kit_requests *, const tess_error *cause);
+/** The same with what is seen from outside, such as the end of a connection: the running request ends first, and its
+ * own failure says more. Any thread. */
+void kit_requests_suspect(kit_requests *, const tess_error *cause);
 /** Posts KIT_OP_… behind everything posted before. */
 tess_status kit_requests_post_own(kit_requests *, uint32_t own_op, tess_request **out, tess_error *);
 /** Posts KIT_OP_… and waits. After TESS_E_TIMEOUT the request stays in flight until the communicator's end. */

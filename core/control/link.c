@@ -165,7 +165,7 @@ static int is_proven(const tess__link *link) {
 static ssize_t check_tls_result(tess__link *link, int result) {
     int why = result > 0 ? SSL_ERROR_NONE : SSL_get_error(link->tls, result);
     link->awaits_input = why == SSL_ERROR_WANT_READ;
-    link->refused = why == SSL_ERROR_SSL;
+    link->refused |= why == SSL_ERROR_SSL; /* later calls fail too, and say less */
     ERR_clear_error();
     if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE)
         return 0;

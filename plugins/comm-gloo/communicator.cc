@@ -29,6 +29,11 @@ void Communicator::wake() {
     stop_ = true;
     if (mesh_)
         mesh_->wake();
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        wakes_++;
+    }
+    woken_.notify_all();
 }
 
 void Communicator::start(int64_t timeout_ns) {
@@ -59,8 +64,8 @@ void Communicator::connect() {
     if (!mesh_)
         return;
     mesh_->connect(prefix_);
-    operations_.meet(KIT_OP_JOIN, fnv(prefix_), seq_++);
     watcher_ = std::thread([this] { watch(); });
+    operations_.meet(KIT_OP_JOIN, fnv(prefix_), seq_++);
 }
 
 void Communicator::finalize() {
@@ -106,10 +111,21 @@ void Communicator::leave(tess_status cause, bool aborted) {
 void Communicator::watch() {
     settings_->enter_thread("tess-gloo-watch");
     mesh_->watch();
-    if (stop_ || leaving_)
-        return;
+    if (!stop_ && !leaving_)
+        suspect();
+    mesh_->lose_patience();
+}
+
+// A connection has ended. The worker gets a moment to find out why, unless somebody else wakes it.
+void Communicator::suspect() {
+    constexpr std::chrono::seconds kMoment(1);
     const Failure failure = mesh_->why(-1, "it closed");
-    kit_requests_fail(&requests, &failure);
+    std::unique_lock<std::mutex> lock(mutex_);
+    const unsigned wakes = wakes_ + 1; // the suspicion's own
+    lock.unlock();
+    kit_requests_suspect(&requests, &failure);
+    lock.lock();
+    woken_.wait_for(lock, kMoment, [&] { return wakes_ != wakes; });
 }
 
 const kit_requests_ops Communicator::ops = {

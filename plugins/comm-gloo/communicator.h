@@ -4,7 +4,9 @@
 #include "failure.h"
 #include "operations.h"
 #include "requests.h"
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 struct tess_comm { // the handle that the plugin interface passes; Communicator derives from it
@@ -35,6 +37,7 @@ class Communicator : public tess_comm {
     void leave(tess_status cause, bool aborted);
     void wake();
     void watch();
+    void suspect();
     const tess_collective *next();
 
     const std::shared_ptr<Settings> settings_;
@@ -47,6 +50,9 @@ class Communicator : public tess_comm {
     uint64_t seq_ = 0;                                        // worker only: header exchanges so far
     const tess_collective *call_ = nullptr, *last_ = nullptr; // worker only: running, last of request
     std::thread watcher_;
+    std::mutex mutex_; // of what follows
+    std::condition_variable woken_;
+    unsigned wakes_ = 0;
 };
 
 } // namespace tess_gloo

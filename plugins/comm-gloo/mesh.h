@@ -51,7 +51,8 @@ class Mesh {
     const Message &incoming(int peer) const { return got_headers_[2 * peer + turn_]; }
     void send_header(int peer, size_t payload_bytes);
     void await_header(int peer) { wait_recv(kHeaderSlot, peer); }
-    bool header_came(int peer); // true if the header of a peer that has left arrived before its connection ended
+    // After a failure: true if a peer's header arrives before its connection ends and before lose_patience().
+    bool header_came(int peer);
     void release_headers();
 
     // Goodbye: sent to all as the last message; after await_byes every connection may close in any order.
@@ -60,6 +61,7 @@ class Mesh {
 
     // The watcher thread: returns when a connection has broken or wake() was called.
     void watch();
+    void lose_patience();
     int dead_peer(); // any thread: a rank whose connection has broken, -1 none
     // Any thread: says why the connections have ended. If `peer` is -1, it finds the peer itself.
     struct Failure why(int peer, const char *what);
@@ -86,6 +88,7 @@ class Mesh {
     const std::atomic<bool> &stop_;
     std::atomic<int> waiting_for_{ -1 };
     std::atomic<int> unreachable_{ -1 }; // the first rank whose host fell silent
+    std::atomic<bool> impatient_{ false };
     std::shared_ptr<gloo::transport::Context> context_;
     std::unique_ptr<Patrol> patrol_;
     int turn_ = 0;

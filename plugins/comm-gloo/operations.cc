@@ -62,17 +62,31 @@ void Operations::announce(const tess_collective *eager) {
     }
 }
 
+// A rank that found a mismatch may have left by now, having heard all; the header that it found may still be on its way
+// here. It names the cause better than a broken connection does.
+void Operations::explain(int heard) {
+    const int dead = mesh_->dead_peer();
+    if (dead < 0)
+        return;
+    for (int i = 0; i < heard; i++)
+        compare(peer_at(i));
+    const int turn = (dead - rank_ + size_ - 1) % size_; // peer_at(turn) is dead
+    if (turn >= heard && !mesh_->header_came(dead))
+        return;
+    compare(dead);
+    for (int i = heard; i < size_ - 1; i++)
+        if (i != turn && mesh_->header_came(peer_at(i)))
+            compare(peer_at(i));
+}
+
 // … and continues when all headers agree. So every rank detects a mismatch before it uses any data.
 void Operations::agree() {
+    int heard = 0; // of the peers in the order of peer_at
     try {
-        for (int i = 0; i < size_ - 1; i++)
-            mesh_->await_header(peer_at(i));
+        for (; heard < size_ - 1; heard++)
+            mesh_->await_header(peer_at(heard));
     } catch (const Failure &) {
-        // A rank that found a mismatch may have left by now. Its header names the cause better than its broken
-        // connection.
-        const int dead = mesh_->dead_peer();
-        if (dead >= 0 && mesh_->header_came(dead))
-            compare(dead);
+        explain(heard);
         throw;
     }
     for (int peer = 0; peer < size_; peer++)

@@ -41,6 +41,7 @@ class Operations {
     void send_shards(const tess_collective &, Slot);
     void announce(const tess_collective *eager);
     void agree();
+    void explain(int heard);
     size_t fill_payload(const tess_collective &, int peer);
     void compare(int peer);
     void eager(const tess_collective &);

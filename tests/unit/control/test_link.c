@@ -160,12 +160,27 @@ static void test_link__another_secret_or_none_is_refused(void **state) {
     tess__link_key_destroy(NULL);
 }
 
+/* What is no TLS may be there before the first word; the failure of a call is remembered by those behind it. */
+static void test_link__a_refusal_stays(void **state) {
+    static const char *const secret[] = { NULL, "the secret" };
+    const struct iovec hello = { "hello, and more than that, so that it is no record", 50 };
+    (void)state;
+    connect_ends(secret);
+    assert_int_equal(tess__link_send(&ends[0], &hello, 1), 50);
+    assert_int_equal(tess__link_send(&ends[1], &hello, 1), -1);
+    assert_true(ends[1].refused);
+    assert_int_equal(tess__link_recv(&ends[1], got, sizeof got), -1);
+    assert_true(ends[1].refused);
+    close_ends();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_link__bytes_come_in_order_and_whole),
         cmocka_unit_test(test_link__a_handshake_waits_for_its_answer),
         cmocka_unit_test(test_link__who_has_gone_is_told_from_who_is_slow),
         cmocka_unit_test(test_link__another_secret_or_none_is_refused),
+        cmocka_unit_test(test_link__a_refusal_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

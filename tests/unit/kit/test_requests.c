@@ -20,7 +20,7 @@ struct tess_comm {
     const tess_collective *next; /* behind a call of tag LOOKS */
 };
 
-enum { BLOCKS = 99, FAILS = 98, LOOKS = 97 }; /* tags */
+enum { BLOCKS = 99, FAILS = 98, LOOKS = 97, STOPS = 96 /* as BLOCKS, and says no more than that it was stopped */ };
 
 static tess_status comm_check(tess_comm *c, const tess_collective *call, tess_error *e) {
     (void)c;
@@ -36,11 +36,12 @@ static tess_status comm_run(tess_comm *c, const tess_collective *calls, uint32_t
             c->next = kit_requests_next(&c->requests);
         if (calls[i].op == TESS_ALL_GATHER && calls[i].recv) /* as rank 1 of two would see it */
             memcpy((char *)(uintptr_t)calls[i].recv + sizeof(kit_choice), calls[i].send, sizeof(kit_choice));
-        __atomic_store_n(&c->blocked, calls[i].tag == BLOCKS, __ATOMIC_RELEASE);
-        while (calls[i].tag == BLOCKS && !__atomic_load_n(&c->interrupted, __ATOMIC_ACQUIRE))
+        const int blocks = calls[i].tag == BLOCKS || calls[i].tag == STOPS;
+        __atomic_store_n(&c->blocked, blocks, __ATOMIC_RELEASE);
+        while (blocks && !__atomic_load_n(&c->interrupted, __ATOMIC_ACQUIRE))
             kit_nap(100000);
-        if (calls[i].tag == BLOCKS)
-            return tess_plugin_fail(e, TESS_E_INTERNAL, "interrupted");
+        if (blocks)
+            return tess_plugin_fail(e, calls[i].tag == BLOCKS ? TESS_E_INTERNAL : TESS_E_ABORTED, "interrupted");
         while (calls[i].tag == FAILS && !__atomic_load_n(&c->may_fail, __ATOMIC_ACQUIRE))
             kit_nap(100000);
         if (calls[i].tag == FAILS)
@@ -298,6 +299,41 @@ static void test_requests__the_next_collective_is_known_while_one_runs(void **st
     }
 }
 
+/* A suspicion is the cause, unless the running call has one of its own. */
+static void test_requests__a_running_call_says_more_than_a_suspicion(void **state) {
+    static const struct {
+        uint64_t tag; /* 0: nothing runs */
+        tess_status call, after;
+    } cases[] = { { 0, TESS_OK, TESS_E_PEER },
+                  { STOPS, TESS_E_PEER, TESS_E_PEER },
+                  { BLOCKS, TESS_E_INTERNAL, TESS_E_INTERNAL },
+                  { LOOKS, TESS_OK, TESS_E_PEER } };
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        tess_error lost = { .struct_size = sizeof lost }, e = lost;
+        tess_plugin_fail_of(&lost, TESS_E_PEER, 3, "rank 3 closed");
+        (void)(i ? begin(state) : 0);
+        tess_request *r = cases[i].tag ? post(cases[i].tag, 1) : NULL;
+        for (int runs = 0; r && !runs; kit_nap(100000)) {
+            pthread_mutex_lock(&comm.requests.lock);
+            runs = comm.requests.running == r;
+            pthread_mutex_unlock(&comm.requests.lock);
+        }
+        kit_requests_suspect(&comm.requests, &lost);
+        assert_int_equal(__atomic_load_n(&comm.interrupted, __ATOMIC_ACQUIRE), 1);
+        __atomic_store_n(&comm.may_fail, 1, __ATOMIC_RELEASE);
+        assert_int_equal(r ? kit_slot_wait(r, -1, NULL) : TESS_OK, cases[i].call);
+        tess_request *none = NULL;
+        const tess_collective c = { .struct_size = sizeof c, .op = TESS_BARRIER };
+        while (kit_slot_post(&comm, &c, 1, &none, &e) == TESS_OK) /* the call has ended, its worker not yet */
+            kit_slot_wait(none, -1, NULL);
+        assert_int_equal(kit_slot_health(&comm, &e), cases[i].after);
+        assert_int_equal(e.rank, cases[i].after == TESS_E_PEER ? 3 : -1);
+        if (i < 3)
+            (void)end(state);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_requests__run_in_post_order, begin, end),
@@ -311,6 +347,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_requests__being_destroyed_is_no_abort, begin, end),
         cmocka_unit_test_setup_teardown(test_requests__choices_are_gathered_or_the_communicator_fails, begin, end),
         cmocka_unit_test_setup_teardown(test_requests__the_next_collective_is_known_while_one_runs, begin, end),
+        cmocka_unit_test_setup_teardown(test_requests__a_running_call_says_more_than_a_suspicion, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

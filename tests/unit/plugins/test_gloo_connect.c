@@ -37,6 +37,8 @@ typedef struct {
     int has[RANKS_MAX], held[RANKS_MAX]; /* held: nobody gets this card yet */
     card cards[RANKS_MAX];
     int64_t far_ns; /* how long an answer takes */
+    int gated;      /* ranks that have joined wait for `open` */
+    atomic_int joined, open;
 } store;
 
 typedef struct {
@@ -45,6 +47,8 @@ typedef struct {
     atomic_int aborting;
     const char *heartbeat;
     int64_t join_ns;
+    uint64_t tag;                     /* of its barrier */
+    const struct sockaddr_in *past_0; /* where it is told that rank 0 is; null: the truth */
     pthread_t thread;
     tess_status status;
     tess_error error;
@@ -83,6 +87,8 @@ static tess_status kv_get(void *host, const char *key, void *value, uint64_t *by
             return TESS_E_TIMEOUT;
         pause_ms(1);
     }
+    if (at == 0 && r->past_0)
+        memcpy((char *)value + offsetof(card, address), r->past_0, sizeof *r->past_0);
     *bytes = sizeof(card);
     return TESS_OK;
 }
@@ -115,11 +121,14 @@ static tess_status meet_and_part(const tess_comm_ops *ops, void *ctx, const rank
         .struct_size = sizeof config, .rank = r->rank, .nranks = r->nranks, .group = "world", .timeout_ns = r->join_ns
     };
     tess_comm *comm = NULL;
-    tess_collective barrier = { .struct_size = sizeof barrier, .op = TESS_BARRIER, .scale = 1 };
+    tess_collective barrier = { .struct_size = sizeof barrier, .op = TESS_BARRIER, .scale = 1, .tag = r->tag };
     tess_request *request = NULL;
     tess_status s = ops->init(ctx, &config, &comm, error);
     if (s)
         return s;
+    atomic_fetch_add(&r->kv->joined, 1);
+    while (r->kv->gated && !atomic_load(&r->kv->open))
+        pause_ms(1);
     s = ops->post(comm, &barrier, 1, &request, error);
     if (!s)
         s = ops->wait(request, 60000000000, error);
@@ -470,6 +479,93 @@ static void test_gloo_connect__groups_of_two_sizes_mismatch(void **state) {
     }
 }
 
+/* ---- a header that comes late ---------------------------------------------------------------------- */
+
+typedef struct { /* between the last rank, which connects to it, and rank 0 */
+    int listener;
+    struct sockaddr_in address;
+    card to;
+    atomic_int holds, held; /* nothing goes on to rank 0 */
+    pthread_t thread;
+} relay;
+
+static int hand_on(int from, int to) {
+    unsigned char data[4096];
+    ssize_t got = recv(from, data, sizeof data, MSG_DONTWAIT);
+    if (got > 0)
+        put(to, data, (size_t)got);
+    return got != 0;
+}
+
+static void *run_relay(void *user) {
+    relay *b = user;
+    const int ends[2] = { accept(b->listener, NULL, NULL), reach(&b->to) };
+    for (int goes_on = 1; goes_on;) {
+        const int holds = atomic_load(&b->holds);
+        atomic_store(&b->held, holds);
+        struct pollfd both[2] = { { .fd = holds ? -1 : ends[0], .events = POLLIN },
+                                  { .fd = ends[1], .events = POLLIN } };
+        poll(both, 2, 1);
+        for (int i = 0; i < 2; i++)
+            if (both[i].revents)
+                goes_on &= hand_on(ends[i], ends[!i]);
+    }
+    close(ends[0]);
+    close(ends[1]);
+    return NULL;
+}
+
+static void start_relay(relay *b, card to) {
+    socklen_t size = sizeof b->address;
+    *b = (relay){ .to = to, .address.sin_family = AF_INET, .address.sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    b->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(b->listener, (const struct sockaddr *)&b->address, size), 0);
+    assert_int_equal(listen(b->listener, 1), 0);
+    assert_int_equal(getsockname(b->listener, (struct sockaddr *)&b->address, &size), 0);
+    assert_int_equal(pthread_create(&b->thread, NULL, run_relay, b), 0);
+}
+
+/* Rank 1 finds that rank 2 differs, and leaves before rank 0 has heard rank 2. */
+static void differ_behind_a_relay(rank_state *ranks, int comes) {
+    store kv;
+    relay b;
+    start(ranks, 3, &kv, "0");
+    kv.gated = 1;
+    ranks[2].tag = 7;
+    ranks[2].past_0 = &b.address;
+    go(&ranks[0]);
+    start_relay(&b, await_card(&kv, 0));
+    go(&ranks[1]);
+    go(&ranks[2]);
+    while (atomic_load(&kv.joined) < 3)
+        pause_ms(1);
+    atomic_store(&b.holds, 1);
+    while (!atomic_load(&b.held))
+        pause_ms(1);
+    atomic_store(&kv.open, 1);
+    pthread_join(ranks[1].thread, NULL);
+    pause_ms(20);
+    atomic_store(&b.holds, !comes);
+    pthread_join(ranks[0].thread, NULL);
+    atomic_store(&b.holds, 0);
+    pthread_join(ranks[2].thread, NULL);
+    pthread_join(b.thread, NULL);
+    close(b.listener);
+}
+
+static void test_gloo_connect__a_late_header_explains_who_left(void **state) {
+    (void)state;
+    for (int comes = 0; comes < 2; comes++) {
+        rank_state ranks[3];
+        differ_behind_a_relay(ranks, comes);
+        for (int r = 0; r < 3; r++) {
+            const int lost = r == 0 && !comes, with = ranks[r].error.rank;
+            if (ranks[r].status != (lost ? TESS_E_PEER : TESS_E_MISMATCH) || (r < 2 ? with != 2 - lost : with > 1))
+                fail_msg("rank %d ended with %d: %s", r, ranks[r].status, ranks[r].error.message);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gloo_connect__ranks_far_from_the_store_meet),
@@ -480,6 +576,7 @@ int main(void) {
         cmocka_unit_test(test_gloo_connect__aborts_end_every_rank_in_order),
         cmocka_unit_test(test_gloo_connect__unreachable_rank_is_named),
         cmocka_unit_test(test_gloo_connect__groups_of_two_sizes_mismatch),
+        cmocka_unit_test(test_gloo_connect__a_late_header_explains_who_left),
     };
     char path[4096];
     snprintf(path, sizeof path, "%s/libtessera-comm-gloo.so", getenv("TESSERA_PLUGIN_PATH"));
