@@ -3,7 +3,7 @@
 # labels: e2e
 # timeout: 300
 # processors: 2
-# slow: 3600 PAIRS=5 STRANGERS=2000 STEPS=300 LASTING=25
+# slow: 3600 PAIRS=3 STRANGERS=2000 STEPS=300 LASTING=25
 # A run over two hosts among strangers, who connect to the control port and to gloo's ports with garbage, silence, another
 # secret, and replayed and reflected handshakes: it has the bits of an undisturbed one. What crosses the network holds neither
 # the secret nor plain control frames.

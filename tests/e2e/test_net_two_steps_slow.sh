@@ -4,7 +4,8 @@
 # timeout: 1800
 # processors: 2
 # The time of a step on two hosts of two ranks whose link takes 1 Gbit/s each way, and the bytes on that link: collectives in two
-# steps (comm=hosts) and gloo alone, turn by turn (docs/benchmarks/network.md). RATE_KBIT, TURNS, STEPS change it.
+# steps (comm=hosts) and gloo alone, turn by turn (docs/benchmarks/network.md). RATE_KBIT, ROUNDS, STEPS change it.
+# The times are for the table; the bytes decide: what the other host needs crosses the link once, not once for each of its ranks.
 . "$SOURCE/tests/e2e/lib.sh"
 . "$SOURCE/tests/support/hosts.sh"
 for plugin in hosts gloo shm; do
@@ -13,7 +14,7 @@ done
 [ -z "$SANITIZE" ] || { echo "skipped: a sanitizer's times say nothing"; exit 77; }
 unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT TESSERA_COMM
 export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=60 TESSERA_HEARTBEAT=20
-turns=${TURNS:-5} steps=${STEPS:-30} rate=${RATE_KBIT:-1000000}
+rounds=${ROUNDS:-5} steps=${STEPS:-30} rate=${RATE_KBIT:-1000000}
 hosts_mtu=9000
 hosts_on_switch 2
 export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
@@ -36,7 +37,7 @@ train() {
 
 wire_rules all all rate_kbit="$rate"
 for strategy in full hybrid:2; do
-  for ((turn = 0; turn < turns; turn++)); do
+  for ((turn = 0; turn < rounds; turn++)); do
     train hosts $strategy
     echo "$strategy hosts $step $link" >>times
     train gloo $strategy
@@ -44,11 +45,11 @@ for strategy in full hybrid:2; do
   done
   [ "$(sort -u "digests.$strategy" | wc -l)" = 1 ] || fail "$strategy: other bits: $(cat "digests.$strategy")"
 done
-sort -k1,2 -k3n times | awk -v turns="$turns" '{ key = $1 " " $2; n[key]++; if (n[key] == int((turns + 1) / 2)) { ms[key] = 1000 * $3; link[key] = $4 } }
+sort -k1,2 -k3n times | awk -v rounds="$rounds" '{ key = $1 " " $2; n[key]++; if (n[key] == int((rounds + 1) / 2)) { ms[key] = 1000 * $3; link[key] = $4 } }
   END { print "| strategy | hosts, ms | gloo, ms | ratio | link, bytes a step: hosts | gloo |\n| --- | ---: | ---: | ---: | ---: | ---: |"
     for (s in ms) if (sub(/ hosts$/, "", s)) { h = s " hosts"; g = s " gloo"
-      printf "| %s | %.1f | %.1f | %.2f | %d | %d |\n", s, ms[h], ms[g], ms[h] / ms[g], link[h], link[g]; slow += ms[h] > ms[g] } exit slow > 0 }' >table
+      printf "| %s | %.1f | %.1f | %.2f | %d | %d |\n", s, ms[h], ms[g], ms[h] / ms[g], link[h], link[g]; more += link[h] > (s == "full" ? 0.6 : 1.01) * link[g] } exit more > 0 }' >table
 code=$?
 cat table
-[ $code = 0 ] || fail "two steps are slower than gloo alone"
+[ $code = 0 ] || fail "two steps send more over the link than they should"
 nothing_left
