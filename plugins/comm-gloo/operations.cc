@@ -52,16 +52,6 @@ void Operations::compare(int peer) {
         throw Failure(error);
 }
 
-// Every rank sends every other rank the header of the collective that it is about to run …
-void Operations::announce(const tess_collective *eager) {
-    mesh_->wait_sends(kHeaderSlot);
-    for (int i = 0; i < size_ - 1; i++) {
-        const int peer = peer_at(i);
-        mesh_->outgoing(peer).header = announced_;
-        mesh_->send_header(peer, eager != nullptr ? fill_payload(*eager, peer) : 0);
-    }
-}
-
 // A rank that found a mismatch may have left by now, having heard all; the header that it found may still be on its way
 // here. It names the cause better than a broken connection does.
 void Operations::explain(int heard) {
@@ -77,6 +67,16 @@ void Operations::explain(int heard) {
     for (int i = heard; i < size_ - 1; i++)
         if (i != turn && mesh_->header_came(peer_at(i)))
             compare(peer_at(i));
+}
+
+// Every rank sends every other rank the header of the collective that it is about to run …
+void Operations::announce(const tess_collective *eager) {
+    mesh_->wait_sends(kHeaderSlot);
+    for (int i = 0; i < size_ - 1; i++) {
+        const int peer = peer_at(i);
+        mesh_->outgoing(peer).header = announced_;
+        mesh_->send_header(peer, eager != nullptr ? fill_payload(*eager, peer) : 0);
+    }
 }
 
 // … and continues when all headers agree. So every rank detects a mismatch before it uses any data.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* comm-gloo while its ranks connect: strangers are dropped and the wait goes on, aborts end everybody in order, and a
- * rank that cannot be reached is named. Ranks are threads over a key-value store of the test's own. */
+ * rank that cannot be reached is named; and why a connected one left. Ranks are threads over a key-value store of the
+ * test's own. */
 #include <stdarg.h>
 #include <setjmp.h>
 #include <stddef.h>
