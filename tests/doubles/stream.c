@@ -18,8 +18,10 @@ typedef struct work {
     int touches;        /* memory of the device; a mark and the end of an allocation do not */
     double_stream *other;
     uint64_t seq;
-    int priority;   /* it runs with */
-    uint64_t given; /* number among all work of all streams */
+    struct work *next_waiting;    /* for the same stream */
+    int64_t given_ns, reached_ns; /* reached: of a wait */
+    int priority;                 /* it runs with */
+    uint64_t given;               /* number among all work of all streams */
     unsigned char data[DOUBLE_WORK_BYTES] __attribute__((aligned(16)));
 } work;
 
@@ -28,8 +30,10 @@ struct double_stream {
     int priority;
     int device, blocking, ending, users; /* users: the thread, the handle, and those who wait for it */
     uint64_t queued, done;
+    int64_t time_ns; /* where it stands */
     double_clock *clock;
     work *first, *last;
+    work *waiting; /* in other streams, for it */
     pthread_cond_t more;
 };
 
@@ -79,6 +83,33 @@ static void old_work(work *w) {
     spare = w;
 }
 
+/* ---- time --------------------------------------------------------------------------------------- */
+
+/* Work takes the time that it takes here. Waits and marks take none, as on a GPU: a thread that comes to one late, on a
+ * loaded machine, does not make it late. */
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void not_before(double_stream *s, int64_t time_ns) {
+    s->time_ns = time_ns > s->time_ns ? time_ns : s->time_ns;
+}
+
+static void tell_waiting(double_stream *s) {
+    for (work **at = &s->waiting; *at;) {
+        work *w = *at;
+        if (w->seq > s->done) {
+            at = &w->next_waiting;
+            continue;
+        }
+        w->reached_ns = s->time_ns;
+        *at = w->next_waiting;
+    }
+}
+
 /* ---- streams ------------------------------------------------------------------------------------ */
 
 static int n_ending; /* destroyed, with work in their queues */
@@ -94,6 +125,7 @@ static void unuse_stream(double_stream *s) {
 /* `w` holds the stream that it waits for. */
 static void enqueue(double_stream *s, work *w) {
     w->given = ++given;
+    w->given_ns = now_ns();
     w->priority = s->priority;
     if (s->last)
         s->last->next = w;
@@ -114,6 +146,8 @@ static void enqueue_wait(double_stream *s, double_stream *other, uint64_t seq) {
     w->run = NULL;
     w->other = other;
     w->seq = seq;
+    w->next_waiting = other->waiting;
+    other->waiting = w;
     other->users++;
     enqueue(s, w);
 }
@@ -154,6 +188,7 @@ static void *run_stream(void *arg) {
             pthread_cond_wait(&s->more, &lock);
             continue;
         }
+        not_before(s, w->given_ns);
         if (w->run) {
             pthread_mutex_unlock(&lock);
             given_now = w->given;
@@ -161,9 +196,12 @@ static void *run_stream(void *arg) {
             if (begin(s) || w->always)
                 w->run(w->data);
             pthread_mutex_lock(&lock);
+            if (w->touches)
+                not_before(s, now_ns());
         } else {
             while (w->other->done < w->seq)
                 pthread_cond_wait(&progress, &lock);
+            not_before(s, w->reached_ns);
             unuse_stream(w->other);
         }
         s->first = w->next;
@@ -171,6 +209,7 @@ static void *run_stream(void *arg) {
             s->last = NULL;
         old_work(w);
         s->done++;
+        tell_waiting(s);
         pthread_cond_broadcast(&progress);
     }
     unuse_stream(s);
@@ -443,20 +482,15 @@ int double__event_device(const double_event *e) {
 
 struct record {
     double_event *event;
+    double_stream *stream;
     uint64_t seq;
 };
-
-static int64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static void take_time(void *data) {
     struct record *r = data;
     pthread_mutex_lock(&lock);
     if (r->event->seq == r->seq)
-        r->event->time_ns = now_ns();
+        r->event->time_ns = r->stream->time_ns;
     unuse_event(r->event);
     pthread_mutex_unlock(&lock);
 }
@@ -473,7 +507,7 @@ void double__event_record(double_event *e, double_stream *s) {
     order_null_stream(s);
     double__clock_work(s->clock, s->queued + 1, take_time, NULL);
     work *w = new_work();
-    struct record r = { e, s->queued + 1 };
+    struct record r = { e, s, s->queued + 1 };
     w->run = take_time;
     w->always = 1;
     w->touches = 0;

@@ -37,12 +37,10 @@ for reduces in (0, 1):
     for a, b in zip(comm, comm[1:]):
         assert end(a) <= b["start"] + 1e-5, "collectives overlap: %s, %s" % (a, b)
 # The compute stream goes on behind the collective that it waited for.
-late = 0
 for w in waits:
-    before = [g for g in gathers if g["unit"] == w["unit"] and g["start"] <= end(w)]
+    before = [g for g in gathers if g["unit"] == w["unit"] and g["start"] <= end(w) + 1e-6]
     assert before, "a wait without its all_gather: %s" % w
-    late += end(before[-1]) > end(w) + 0.01
-assert 2 * late < len(waits), "%d of %d all_gathers end after the wait for them" % (late, len(waits)) # one may be seen late
+    assert end(before[-1]) <= end(w) + 1e-6, "%s ends before %s" % (w, before[-1])
 compute = sorted((s for s in run if s["lane"] == "compute" and s["op"] in ("forward", "backward")), key=lambda s: s["start"])
 for a, b in zip(compute, compute[1:]):
     assert end(a) <= b["start"] + 1e-5, "blocks overlap: %s, %s" % (a, b)
@@ -53,7 +51,6 @@ assert total > 4e-3, "blocks take no time: %s" % [s["seconds"] for s in compute]
 apart = [s for s in spans("apart.json") if s["lane"] == "communication"]
 held, = (s for s in apart if s["op"] == "reduce_scatter" and s["unit"] == "h.2")
 passed = [s for s in apart if s["op"] == "all_gather" and s["unit"] == "h.0"][-1]
-# Its end may be seen late on a loaded machine; its beginning comes before it passes.
 assert held["start"] <= passed["start"] < end(held), "%s does not pass %s" % (passed, held)
 moved = {(s["lane"], s["op"]) for s in spans("offload.json") if s["lane"] in ("transfer_up", "transfer_down")}
 assert {l for l, o in moved} == {"transfer_up", "transfer_down"}, "no transfers in the timeline: %s" % moved
