@@ -127,6 +127,37 @@ static void test_doubles__event_recorded_again_keeps_earlier_waits(void **state)
     close_device(0);
 }
 
+/* What follows a wait has the time of what was waited for, however late the stream's thread runs. */
+static void test_doubles__waits_and_marks_take_no_time(void **state) {
+    (void)state;
+    open_device(0);
+    CUstream a = stream(), b = stream();
+    CUevent begin, there, behind;
+    int gate = 0;
+    float took = 0, late = -1;
+    assert_int_equal(cuEventCreate(&begin, 0), CUDA_SUCCESS);
+    assert_int_equal(cuEventCreate(&there, 0), CUDA_SUCCESS);
+    assert_int_equal(cuEventCreate(&behind, 0), CUDA_SUCCESS);
+    assert_int_equal(cuEventRecord(begin, a), CUDA_SUCCESS);
+    assert_int_equal(cuLaunchHostFunc(a, hold, &gate), CUDA_SUCCESS);
+    assert_int_equal(cuEventRecord(there, a), CUDA_SUCCESS);
+    assert_int_equal(cuStreamWaitEvent(b, there, 0), CUDA_SUCCESS);
+    assert_int_equal(cuEventRecord(behind, b), CUDA_SUCCESS);
+    usleep(20000);
+    let_go(&gate);
+    assert_int_equal(cuEventSynchronize(behind), CUDA_SUCCESS);
+    assert_int_equal(cuEventElapsedTime(&took, begin, there), CUDA_SUCCESS);
+    assert_int_equal(cuEventElapsedTime(&late, there, behind), CUDA_SUCCESS);
+    assert_true(took >= 20);
+    assert_true(late == 0);
+    assert_int_equal(cuEventDestroy(begin), CUDA_SUCCESS);
+    assert_int_equal(cuEventDestroy(there), CUDA_SUCCESS);
+    assert_int_equal(cuEventDestroy(behind), CUDA_SUCCESS);
+    assert_int_equal(cuStreamDestroy(a), CUDA_SUCCESS);
+    assert_int_equal(cuStreamDestroy(b), CUDA_SUCCESS);
+    close_device(0);
+}
+
 static void test_doubles__blocking_stream_waits_for_null_stream(void **state) {
     (void)state;
     open_device(0);
@@ -694,6 +725,7 @@ static const struct {
     { cmocka_unit_test(test_doubles__two_streams_without_event_run_out_of_order), 0, "" },
     { cmocka_unit_test(test_doubles__event_between_streams_orders_them), 0, "" },
     { cmocka_unit_test(test_doubles__event_recorded_again_keeps_earlier_waits), 0, "" },
+    { cmocka_unit_test(test_doubles__waits_and_marks_take_no_time), 0, "" },
     { cmocka_unit_test(test_doubles__blocking_stream_waits_for_null_stream), 0, "" },
     { cmocka_unit_test(test_doubles__ranges_and_kinds_are_checked), 0, "" },
     { cmocka_unit_test(test_doubles__memory_ends_at_the_capacity), 0, "" },

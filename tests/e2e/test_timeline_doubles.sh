@@ -36,11 +36,11 @@ for reduces in (0, 1):
                   key=lambda s: s["start"])
     for a, b in zip(comm, comm[1:]):
         assert end(a) <= b["start"] + 1e-5, "collectives overlap: %s, %s" % (a, b)
-# The compute stream goes on behind the collective that it waited for.
+# A wait ends with the collective that it is for.
 for w in waits:
     before = [g for g in gathers if g["unit"] == w["unit"] and g["start"] <= end(w) + 1e-6]
     assert before, "a wait without its all_gather: %s" % w
-    assert end(before[-1]) <= end(w) + 1e-6, "%s ends before %s" % (w, before[-1])
+    assert abs(end(before[-1]) - end(w)) <= 1e-6, "%s does not end with %s" % (w, before[-1])
 compute = sorted((s for s in run if s["lane"] == "compute" and s["op"] in ("forward", "backward")), key=lambda s: s["start"])
 for a, b in zip(compute, compute[1:]):
     assert end(a) <= b["start"] + 1e-5, "blocks overlap: %s, %s" % (a, b)
