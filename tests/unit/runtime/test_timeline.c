@@ -300,34 +300,6 @@ static void test_trace__the_last_spans_are_kept(void **state) {
     tess__trace_destroy(NULL);
 }
 
-/* A profiler shows ranges only where they also end. */
-static char ranges[64];
-static void note_range(tess_device *d, const char *name) {
-    (void)d;
-    strcat(strcat(ranges, name), "(");
-}
-static void note_end(tess_device *d) {
-    (void)d;
-    strcat(ranges, ")");
-}
-static void test_device__ranges_begin_and_end(void **state) {
-    (void)state;
-    for (int has = 0; has < 4; has++) {
-        const tess_device_ops some = { .struct_size = sizeof some,
-                                       .range_push = has & 1 ? note_range : NULL,
-                                       .range_pop = has & 2 ? note_end : NULL };
-        const tess__device device = { .ops = &some };
-        assert_int_equal(tess__device_is_profiled(&device), has == 3);
-        if (has == 3) {
-            tess__device_range_push(&device, "a");
-            tess__device_range_push(&device, "b");
-            tess__device_range_pop(&device);
-            tess__device_range_pop(&device);
-        }
-    }
-    assert_string_equal(ranges, "a(b())");
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_timeline__after_hours_in_flight_spans_keep_their_digits),
@@ -337,7 +309,6 @@ int main(void) {
         cmocka_unit_test(test_timeline__a_full_ring_gives_what_has_passed),
         cmocka_unit_test(test_trace__a_span_ends_now),
         cmocka_unit_test(test_trace__the_last_spans_are_kept),
-        cmocka_unit_test(test_device__ranges_begin_and_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
