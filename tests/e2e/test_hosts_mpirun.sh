@@ -48,7 +48,7 @@ over_mpirun() {
   local n=$1 each=$2 r list=
   shift 2
   for ((r = 0; r < n; r++)); do list+=${list:+,}${address[r]}:$each; done
-  expect 0 on 0 env MASTER_ADDR="${address[0]}" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+  expect 0 on 0 env TMPDIR="/tmp/$hosts_mark.0" MASTER_ADDR="${address[0]}" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
     timeout 280 mpirun --mca plm rsh --mca plm_rsh_agent "$PWD/agent" --mca plm_rsh_no_tree_spawn 1 \
     --mca routed direct --mca oob_tcp_if_include eth0 --oversubscribe \
     --host "$list" -n $((n * each)) -x TESSERA_SECRET -x MASTER_ADDR -x TESSERA_THREADS -x TESSERA_PLUGIN_PATH \

@@ -11,14 +11,15 @@ digest() { grep -aho '"params_digest":"[^"]*"' "$@" | sort -u; }
 hosts_remove() {
   local name
   [ -z "${hosts_switch:-}" ] || kill "$hosts_switch" 2>/dev/null
-  rm -f "/tmp/$hosts_mark.switch"
+  rm -rf "/tmp/$hosts_mark".*
   for name in $(ip netns list 2>/dev/null | awk '{print $1}' | grep "^$hosts_mark-"); do ip netns del "$name"; done
 }
 
 hosts_skip() { echo "skipped: no network namespaces here: $*"; exit 77; }
 
-# host_new I: a namespace without a network
+# host_new I: a namespace without a network, and a folder for what a host alone keeps in /tmp
 host_new() {
+  mkdir -p "/tmp/$hosts_mark.$1"
   ip netns add "$hosts_mark-$1" 2>err || hosts_skip "$(head -1 err)"
   ip -n "$hosts_mark-$1" link set lo up
   address[$1]=10.77.0.$(($1 + 1))
@@ -82,13 +83,14 @@ on() {
   ip netns exec "$hosts_mark-$i" "$@"
 }
 
-# hosts_agent N: ./agent HOST COMMAND runs it on the host of that address, as ssh does, but for its options.
+# hosts_agent N: ./agent HOST COMMAND runs it on the host of that address, as ssh does, but for its options. TMPDIR is the host's
+# own: daemons of Open MPI that share a name and a folder remove what another has just made there, which then ends unheard.
 hosts_agent() {
   local i
   {
     printf '#!/bin/bash\nwhile [[ $1 == -* ]]; do shift; done\nhost=$1\nshift\n'
     for ((i = 0; i < $1; i++)); do
-      echo "[ \$host != ${address[i]} ] || exec ip netns exec $hosts_mark-$i sh -c \"\$*\""
+      echo "[ \$host != ${address[i]} ] || exec ip netns exec $hosts_mark-$i env TMPDIR=/tmp/$hosts_mark.$i sh -c \"\$*\""
     done
   } >agent
   chmod +x agent

@@ -79,6 +79,137 @@ static void test_muon__hidden_matrices_are_its_own_and_the_rest_is_adamws(void *
     tess__plugin_close(other);
 }
 
+/* Names are compared part by part, as wholes; the user's list stands in the place of the usual one. */
+static void test_muon__parts_of_names_are_compared_as_wholes(void **state) {
+    (void)state;
+    static const struct {
+        const char *selection, *name;
+        int hidden;
+    } cases[] = {
+        { "muon", "wte", 0 },
+        { "muon", "a.wpe", 0 },
+        { "muon", "embed.w", 0 },
+        { "muon", "embeddings.w", 0 },
+        { "muon", "head", 0 },
+        { "muon", "a.output.w", 0 },
+        { "muon", "wt", 1 },
+        { "muon", "wtee", 1 },
+        { "muon", "put.w", 1 },
+        { "muon", "wte,wpe", 1 },
+        { "muon", "", 1 },
+        { "muon:adamw=b", "wte", 1 },
+        { "muon:adamw=b", "a.b", 0 },
+        { "muon:adamw=b", "a.bb", 1 },
+        { "muon:adamw=x,,b", "a..c", 1 },
+        { "muon:adamw=x,,b", "a..b", 0 },
+        { "muon:adamw=", "wte", 1 },
+    };
+    const int64_t shape[] = { 2, 3 };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        tess__plugin *plugin = open_plugin(cases[i].selection);
+        const tess_param_view v = view_of(cases[i].name, 2, shape);
+        if ((describe(plugin, &v).grain == TESS_GRAIN_MATRIX) != cases[i].hidden)
+            fail_msg("%s: %s", cases[i].selection, cases[i].name);
+        tess__plugin_close(plugin);
+    }
+}
+
+static void test_muon__says_what_it_needs_of_a_parameter(void **state) {
+    (void)state;
+    static const int64_t shapes[][3] = { { 2, 3 }, { 3, 2 }, { 5, 2, 3 }, { 1, 3 }, { 3, 1 }, { 2, 2 } };
+    tess__plugin *plugin = open_plugin("muon");
+    for (int i = 0; i < 6; i++) {
+        const tess_param_view v = view_of("w", i == 2 ? 3 : 2, shapes[i]);
+        const tess_grain g = describe(plugin, &v);
+        if (i == 3 || i == 4) {
+            assert_true(g.grain == TESS_GRAIN_ELEMENT && g.kernel == TESS_OPT_ADAMW && g.n_states == 2);
+            for (int k = 0; k < 2; k++) {
+                assert_true(g.state[k].dtype == TESS_F32 && g.state[k].every == 1);
+                assert_string_equal(g.state[k].name, k ? "exp_avg_sq" : "exp_avg");
+            }
+            assert_true(g.rows == 0 && g.scratch_bytes == 0);
+            continue;
+        }
+        const int64_t *shape = shapes[i] + (i == 2);
+        assert_true(g.rows == (uint64_t)shape[0] && g.cols == (uint64_t)shape[1]);
+        assert_int_equal(g.scratch_bytes, newton_schulz_bytes(g.rows, g.cols));
+        assert_true(g.n_states == 1 && g.kernel == 0 && g.state[0].dtype == TESS_F32 && g.state[0].every == 1);
+        assert_string_equal(g.state[0].name, "exp_avg");
+    }
+    const tess_optimizer_ops *ops = plugin->ops;
+    assert_int_equal(ops->takes,
+                     TESS_TAKES_LR | TESS_TAKES_MOMENTUM | TESS_TAKES_BETA1 | TESS_TAKES_BETA2 | TESS_TAKES_EPS);
+    tess__plugin_close(plugin);
+    static const char *const bad[] = { "muon:momentum=1",       "muon:momentum=-0.1", "muon:steps=0",
+                                       "muon:steps=21",         "muon:scale=other",   "muon:nesterov=2",
+                                       "muon:momentum=0.95,x=1" };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_not_equal(tess__plugin_open(TESS_KIND_OPTIMIZER, bad[i], NULL, &plugin), TESS_OK);
+}
+
+/* ---- the step ---- */
+
+/* Before: the momentum, and the update with a look ahead or without. After: decay, then the update at the rate of the
+ * matrix's shape. To the bit. */
+static void test_muon__a_step_is_its_formula(void **state) {
+    (void)state;
+    static const struct {
+        const char *selection;
+        double momentum, keep; /* the program's; what counts */
+        int nesterov, original;
+        int64_t shape[2];
+    } cases[] = {
+        { "muon", 0, 0.95, 1, 0, { 2, 3 } },
+        { "muon", 0.5, 0.5, 1, 0, { 3, 2 } },
+        { "muon:momentum=0.75", 0.5, 0.75, 1, 0, { 2, 3 } },
+        { "muon:momentum=0", 0.5, 0, 1, 0, { 2, 3 } },
+        { "muon:nesterov=0", 0, 0.95, 0, 0, { 3, 2 } },
+        { "muon:scale=original", 0, 0.95, 1, 1, { 3, 2 } },
+        { "muon:scale=original", 0, 0.95, 1, 1, { 2, 3 } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        tess__plugin *plugin = open_plugin(cases[i].selection);
+        const tess_optimizer_ops *ops = plugin->ops;
+        const tess_param_view view = view_of("w", 2, cases[i].shape);
+        float x[6], m[6], g[6], u[6];
+        tess_optimizer_piece p = { .struct_size = sizeof p,
+                                   .param = &view,
+                                   .elems = 5, /* a part of it */
+                                   .lr = 0.125,
+                                   .weight_decay = 0.3,
+                                   .momentum = cases[i].momentum,
+                                   .master = x,
+                                   .grad = g,
+                                   .state = { m },
+                                   .update = u };
+        for (uint64_t k = 0; k < 6; k++)
+            x[k] = noise(k, 1), m[k] = noise(k, 2), g[k] = noise(k, 3), u[k] = 9;
+        const float keep = (float)cases[i].keep, take = (float)(1 - cases[i].keep);
+        p.phase = TESS_PHASE_BEFORE;
+        assert_int_equal(ops->step(plugin->ctx, &p, NULL), TESS_OK);
+        for (uint64_t k = 0; k < 6; k++) {
+            const float was = noise(k, 2), now = k < 5 ? was + take * (g[k] - was) : was;
+            assert_true(m[k] == now && x[k] == noise(k, 1));
+            assert_true(u[k] == (k == 5 ? 9 : cases[i].nesterov ? g[k] + keep * (now - g[k]) : now));
+        }
+        const double rows = (double)cases[i].shape[0], cols = (double)cases[i].shape[1];
+        const float rate = (float)(cases[i].original ? 0.125 * sqrt(rows > cols ? rows / cols : 1)
+                                                     : 0.125 * 0.2 * sqrt(3)),
+                    shrink = (float)(1 - 0.125 * 0.3);
+        p.phase = TESS_PHASE_AFTER;
+        p.grad = NULL;
+        for (uint64_t k = 0; k < 6; k++)
+            u[k] = noise(k, 4), m[k] = 8;
+        assert_int_equal(ops->step(plugin->ctx, &p, NULL), TESS_OK);
+        for (uint64_t k = 0; k < 6; k++) {
+            const float kept = noise(k, 1) * shrink, taken = rate * u[k];
+            assert_true(x[k] == (k < 5 ? kept - taken : noise(k, 1)));
+            assert_true(m[k] == 8);
+        }
+        tess__plugin_close(plugin);
+    }
+}
+
 /* ---- products ---- */
 
 /* One chain of fused multiply-adds for each element, and the sides in the other order give the same. */
@@ -257,6 +388,9 @@ static void test_muon__what_no_momentum_is_is_refused_and_nothing_changes(void *
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_muon__hidden_matrices_are_its_own_and_the_rest_is_adamws),
+        cmocka_unit_test(test_muon__parts_of_names_are_compared_as_wholes),
+        cmocka_unit_test(test_muon__says_what_it_needs_of_a_parameter),
+        cmocka_unit_test(test_muon__a_step_is_its_formula),
         cmocka_unit_test(test_muon__a_product_is_its_chain_on_any_threads),
         cmocka_unit_test(test_muon__half_of_a_symmetric_product_is_the_whole),
         cmocka_unit_test(test_muon__what_is_not_finite_stays_so),
