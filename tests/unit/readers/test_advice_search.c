@@ -14,7 +14,8 @@
 #include "core/readers/advise.h"
 #include "tests/unit/drawn.h"
 
-enum { MOST = 128, SEEDS = 120, UNITS = 2 };
+enum { MOST = 128, SEEDS = 400, UNITS = 2, MOST_TEXT = 48 };
+enum { MOST_TRIED = 96, MOST_RANKS = 1 << 20, DOUBLINGS = 6 }; /* docs/advice.md */
 typedef struct {
     tess__option_set set;
     uint64_t bytes[TESS__DOMAINS];
@@ -32,7 +33,7 @@ static struct {
     int n;
     unsigned chance, seed;
     uint64_t budget[TESS__DOMAINS], need[TESS__DOMAINS];
-    char texts[TESS__N_KINDS][16];
+    char texts[TESS__N_KINDS][MOST_TEXT];
 } world;
 
 #define drawn(below) drawn32(&world.chance, below)
@@ -67,7 +68,7 @@ static tess_status plan_drawn(void *user, const tess__option_set *c, uint64_t by
         all += w;
         a->failed |= w % 11 == 0;
         bytes[TESS_DOMAIN_DEVICE] = bytes[TESS_DOMAIN_DEVICE] * (5 + w % 7) / 12;
-        bytes[TESS_DOMAIN_HOST] += w % 5 * 1000;
+        bytes[TESS_DOMAIN_HOST] = w % 3 ? bytes[TESS_DOMAIN_HOST] + w % 5 * 1000 : bytes[TESS_DOMAIN_HOST] / 2;
     }
     *seconds = all % 3 ? (double)(all % 4) : -1;
     memcpy(a->bytes, bytes, sizeof a->bytes);
@@ -86,15 +87,21 @@ static void draw_plan(unsigned seed) {
     world.chance = seed * 747796405u + 3;
     tess__plan *p = &world.plan;
     tess__setup *s = &p->setup;
-    static const char *const texts[][3] = { { "none", "disk:/x", "cpu" },
-                                            { "fp32", "bf16", "fp32" },
-                                            { "scopes", "auto", "auto" } };
+    static const char *const texts[][6] = { { "none", "cpu", "none", "disk:/x", "disk:/x+cpu",
+                                              "disk:/of/so/many/bytes/that/it/has/no/room" },
+                                            { "fp32", "bf16", "fp32", "other", "fp32", "bf16:x" },
+                                            { "scopes", "auto", "auto", "auto", "scopes", "auto" } };
     static const uint32_t kinds[] = { TESS_KIND_OFFLOAD, TESS_KIND_PRECISION, TESS_KIND_WRAP };
     for (int k = 0; k < TESS__N_KINDS; k++)
         world.selection.text[k] = world.texts[k];
     for (int i = 0; i < 3; i++)
-        strcpy(world.texts[kinds[i]], texts[i][drawn(3)]);
+        strcpy(world.texts[kinds[i]], texts[i][drawn(6)]);
+    char *store = world.texts[TESS_KIND_OFFLOAD];
+    if (strlen(store) > 30)
+        store[34 + drawn(3)] = 0; /* up to 35 bytes leave room for "+cpu" */
     *s = (tess__setup){ .granularity = 1, .align = 64, .nranks = 1 + (int32_t)drawn(4), .strategy = "full" };
+    if (drawn(6) == 0)
+        s->nranks = 1 << (16 + drawn(5));
     s->shard_ranks = drawn(2) ? s->nranks : 1;
     s->keep_forward = (int)drawn(2);
     s->accum = 1 + (int32_t)drawn(2);
@@ -115,10 +122,21 @@ static void draw_plan(unsigned seed) {
     p->resident.step_bytes[TESS_DOMAIN_DEVICE] = world.need[TESS_DOMAIN_DEVICE] = 100000;
     p->resident.step_bytes[TESS_DOMAIN_HOST] = world.need[TESS_DOMAIN_HOST] = 5000;
     s->env.device_budget_bytes = world.budget[TESS_DOMAIN_DEVICE] = 5000 + drawn(90000);
-    s->env.host_budget_bytes = world.budget[TESS_DOMAIN_HOST] = drawn(2) ? 0 : 5000 + drawn(5000);
+    s->env.host_budget_bytes = world.budget[TESS_DOMAIN_HOST] =
+        drawn(2) ? 0 : 4000 + drawn(3) * 1000 + drawn(2) * drawn(2000);
+    if (store[0] == 'd')
+        p->resident.step_bytes[TESS_DOMAIN_DISK] = world.need[TESS_DOMAIN_DISK] = drawn(2) * 7000;
 }
 
 /* ---- what is asked ---- */
+
+/* It takes less of what is short. */
+static int helps(const asked *a) {
+    int less = 0;
+    for (int d = 1; d < TESS__DOMAINS && !a->failed; d++)
+        less |= world.budget[d] && world.need[d] > world.budget[d] && a->bytes[d] < world.need[d];
+    return less;
+}
 
 static const char *value_in(const asked *a, const char *key) {
     return tess__change_value(&a->set, key);
@@ -166,17 +184,27 @@ static void check_asked(int at) {
             assert_string_not_equal(a->set.set[i].key, a->set.set[k].key);
     }
     assert_int_equal(a->set.cost, cost);
+    const char *offload = value_in(a, "offload"), *now = world.texts[TESS_KIND_OFFLOAD];
+    if (offload && strcmp(now, "none") != 0) { /* what the user chose stays, and has company at most */
+        assert_memory_equal(offload, now, strlen(now));
+        assert_string_equal(offload + strlen(now), "+cpu");
+    }
+    assert_false(value_in(a, "precision") && strcmp(world.texts[TESS_KIND_PRECISION], "fp32") != 0);
     for (int i = 0; i < at; i++)
         if (world.list[i].fits && !value_in(a, "ranks"))
             assert_false(includes(&a->set, &world.list[i].set));
 }
 
-static int was_asked(const char *key, const char *value) {
+static const asked *find_asked(const char *key, const char *value) {
     for (int i = 0; i < world.n; i++)
         if (world.list[i].set.n == 1 && value_in(&world.list[i], key) &&
             strcmp(value_in(&world.list[i], key), value) == 0)
-            return 1;
-    return 0;
+            return &world.list[i];
+    return NULL;
+}
+
+static int was_asked(const char *key, const char *value) {
+    return find_asked(key, value) != NULL;
 }
 
 /* A change is tried by itself where the setting leaves room for it, and nowhere else. */
@@ -193,12 +221,113 @@ static void check_rules(void) {
     assert_int_equal(was_asked("activations", "offload"), blocks);
     assert_int_equal(was_asked("activations", "selective"), blocks && world.block.options.selective_saved_bytes);
     assert_int_equal(was_asked("activations", chosen), blocks);
+    const char *store = world.texts[TESS_KIND_OFFLOAD];
+    char both[MOST_TEXT + 8];
+    snprintf(both, sizeof both, "%s+cpu", store);
+    assert_int_equal(was_asked("offload", both),
+                     world.need[TESS_DOMAIN_DISK] && !strchr(store, '+') && strlen(store) <= 35);
     const uint64_t a = world.groups[0].used_elems, b = world.groups[1].used_elems, largest = a > b ? a : b;
     const int is_scopes = strcmp(world.texts[TESS_KIND_WRAP], "scopes") == 0;
     assert_int_equal(was_asked("wrap", "scopes"), largest >= 16 && !is_scopes);
     assert_false(was_asked("wrap", world.texts[TESS_KIND_WRAP]));
     if (largest == 2517 && is_scopes) /* the next in line: a half, in two digits */
         assert_true(was_asked("wrap", "size:1200"));
+}
+
+/* Twice as many ranks, and twice as many again, while that helps and does not fit. */
+static void check_ranks(void) {
+    int64_t ranks = world.plan.setup.nranks;
+    int goes_on = 1;
+    char value[24];
+    for (int i = 0; i < DOUBLINGS && goes_on && 2 * ranks <= MOST_RANKS; i++) {
+        ranks *= 2;
+        snprintf(value, sizeof value, "%lld", (long long)ranks);
+        const asked *a = find_asked("ranks", value);
+        assert_non_null(a);
+        goes_on = helps(a) && !a->fits;
+    }
+    snprintf(value, sizeof value, "%lld", (long long)ranks * 2);
+    assert_false(was_asked("ranks", value));
+}
+
+/* ---- sets of several ---- */
+
+static uint64_t sum_of(const asked *a) {
+    return a->bytes[TESS_DOMAIN_DEVICE] + a->bytes[TESS_DOMAIN_HOST];
+}
+
+/* Of the units that were tried and help, the first that takes at most a hundredth more than the best. */
+static const asked *chosen_wrap(int singles) {
+    uint64_t best = UINT64_MAX;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < singles; i++) {
+            const asked *a = &world.list[i];
+            if (!value_in(a, "wrap") || !helps(a))
+                continue;
+            if (pass && sum_of(a) <= best + best / 100)
+                return a;
+            best = sum_of(a) < best ? sum_of(a) : best;
+        }
+    return NULL;
+}
+
+/* Those that help, each by itself, or a precision with the copies that it would bring. */
+static int choices_of(int singles, const asked *out[MOST]) {
+    int n = 0;
+    const asked *wrap = chosen_wrap(singles);
+    for (int i = 0; i < singles; i++) {
+        const asked *a = &world.list[i];
+        const char *activations = value_in(a, "activations");
+        if (value_in(a, "wrap") ? a == wrap : helps(a) && !(activations && strncmp(activations, "auto:", 5) == 0))
+            out[n++] = a;
+    }
+    return n;
+}
+
+static int add_all(tess__option_set *c, const tess__option_set *one) {
+    for (int32_t i = 0; i < one->n; i++) {
+        if (tess__change_value(c, one->set[i].key) || c->n == TESS__MOST_SETTINGS)
+            return 0;
+        c->set[c->n++] = one->set[i];
+    }
+    return 1;
+}
+
+/* Whether it was tried, or a part of it that fits. */
+static int is_answered(const tess__option_set *c) {
+    for (int i = 0; i < world.n; i++)
+        if ((world.list[i].fits || world.list[i].set.n == c->n) && includes(c, &world.list[i].set))
+            return 1;
+    return 0;
+}
+
+/* All sets of two and more that give each option one value, the cheapest first, where few fit. 0: many do. */
+static int check_sets(void) {
+    const asked *choices[MOST];
+    int singles = 0, found = 0, cost = 0, n = 0;
+    for (int i = 0; i < world.n; i++) {
+        found += world.list[i].fits;
+        if (world.list[i].set.n == 1 && !value_in(&world.list[i], "ranks"))
+            singles = i + 1;
+    }
+    for (int i = singles; i < world.n && !value_in(&world.list[i], "ranks"); i++) {
+        assert_in_range(world.list[i].set.cost, cost, 1000);
+        cost = world.list[i].set.cost;
+    }
+    const int n_choices = choices_of(singles, choices);
+    if (found >= TESS__MOST_REMEDIES || world.n >= MOST_TRIED || n_choices > 8)
+        return 0;
+    for (unsigned mask = 1; mask < 1u << n_choices; mask++) {
+        tess__option_set c = { .n = 0 };
+        int parts = 0, fit = 1;
+        for (int i = 0; i < n_choices; i++)
+            if (mask >> i & 1)
+                parts++, fit = fit && add_all(&c, &choices[i]->set);
+        n += parts > 1 && fit;
+        if (parts > 1 && fit && !is_answered(&c))
+            fail_msg("seed %u: a set of %d is not tried", world.seed, parts);
+    }
+    return n > 0;
 }
 
 /* ---- what is said ---- */
@@ -248,7 +377,7 @@ static void check_least(const tess__advice *out) {
     const asked *least = NULL;
     for (int i = 0; i < world.n; i++) {
         const asked *a = &world.list[i];
-        if (a->failed || a->fits || a->bytes[TESS_DOMAIN_DEVICE] >= world.need[TESS_DOMAIN_DEVICE])
+        if (a->fits || !helps(a))
             continue;
         least = !least || excess(a->bytes) < excess(least->bytes) ? a : least;
     }
@@ -259,7 +388,7 @@ static void check_least(const tess__advice *out) {
 
 static void test_advice_search__the_best_of_what_was_tried_is_said(void **state) {
     (void)state;
-    int whole = 0, none = 0;
+    int whole = 0, none = 0, sets = 0;
     for (unsigned seed = 0; seed < SEEDS; seed++) {
         tess__advice out;
         draw_plan(seed);
@@ -270,12 +399,15 @@ static void test_advice_search__the_best_of_what_was_tried_is_said(void **state)
         for (int i = 0; i < world.n; i++)
             check_asked(i);
         check_rules();
+        if (world.n < MOST_TRIED)
+            check_ranks();
+        sets += check_sets();
         check_remedies(&out);
         check_least(&out);
         whole += out.n == TESS__MOST_REMEDIES;
         none += out.n == 0;
     }
-    assert_true(whole > 8 && none > 2); /* both ends were drawn */
+    assert_true(whole > 8 && none > 2 && sets > 20); /* all of these were drawn */
 }
 
 int main(void) {

@@ -115,7 +115,7 @@ static int clean(void **state) {
 
 static int can(const program *p) {
     tess *t = NULL;
-    tess_options o = { .struct_size = sizeof o, .plan_only = 1, .ranks = p->ranks };
+    tess_options o = { .struct_size = sizeof o, .plan_only = 1, .ranks = p->ranks, .comm = p->comm };
     tess_status s = tess_open(&o, &t);
     tess_close(t);
     return s == TESS_OK;
@@ -436,8 +436,61 @@ static void test_advise__changes_are_spelled_as_they_are_set(void **state) {
     tess__advice_text(&a, "too much", text, sizeof text);
     assert_string_equal(text, "too much. With TESSERA_OFFLOAD=cpu: 498.0 MiB and 1.0 KiB of host memory. "
                               "With TESSERA_STRATEGY=full: 12.0 GiB.");
-    tess__advice_text(&a, "too much", text, 90); /* whole sentences only */
-    assert_string_equal(text, "too much. With TESSERA_OFFLOAD=cpu: 498.0 MiB and 1.0 KiB of host memory.");
+    for (size_t room = 74; room <= 111; room++) { /* whole sentences only */
+        tess__advice_text(&a, "too much", text, room);
+        assert_string_equal(text, "too much. With TESSERA_OFFLOAD=cpu: 498.0 MiB and 1.0 KiB of host memory.");
+    }
+    tess__advice_text(&a, "too much", text, 73);
+    assert_string_equal(text, "too much");
+    tess__advice_text(&a, "too much", text, 4);
+    assert_string_equal(text, "too");
+}
+
+static void test_advise__where_nothing_fits_that_is_said(void **state) {
+    (void)state;
+    char text[200];
+    tess__advice a = { .n_planned = 17 };
+    tess__advice_text(&a, "too much", text, sizeof text);
+    assert_string_equal(text, "too much. None of 17 alternatives needs less.");
+    a.least = (tess__remedy){ .change = { .n = 1, .set = { { "ranks", "4" } } }, .bytes = { 0, 2048, 0, 3072 } };
+    tess__advice_text(&a, "too much", text, sizeof text);
+    assert_string_equal(text, "too much. Nothing fits of 17 alternatives; with -n 4: 2.0 KiB and 3.0 KiB of disk.");
+    a.n_planned = 0; /* nothing was tried */
+    tess__advice_text(&a, "too much", text, sizeof text);
+    assert_string_equal(text, "too much");
+}
+
+static void test_advise__amounts_are_in_the_unit_that_says_enough(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t bytes;
+        const char *want;
+    } cases[] = {
+        { 0, "0.0 KiB" },
+        { 1536, "1.5 KiB" },
+        { (1024 << 10) - 1024, "1023.0 KiB" },
+        { 1024 << 10, "1.0 MiB" },
+        { (UINT64_C(10240) << 20) - (1 << 20), "10239.0 MiB" },
+        { UINT64_C(10240) << 20, "10.0 GiB" },
+    };
+    char text[200], want[200];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        tess__advice a = { .n = 1, .n_planned = 1 };
+        a.list[0] = (tess__remedy){ .change = { .n = 1, .set = { { "ranks", "4" } } }, .bytes = { 0, cases[i].bytes } };
+        tess__advice_text(&a, "no", text, sizeof text);
+        snprintf(want, sizeof want, "no. With -n 4: %s.", cases[i].want);
+        assert_string_equal(text, want);
+    }
+}
+
+/* A comm plugin that the program chose stays with other ranks too; of one rank alone, comm=self, no more can be had. */
+static void test_advise__a_comm_plugin_that_was_chosen_stays(void **state) {
+    (void)state;
+    program p = { .ranks = 2, .comm = "gloo" };
+    skip_without(can(&p), "comm gloo");
+    tess__advice a = advice(&p, 0.8);
+    assert_true(names(&a, "ranks", NULL));
+    assert_remedies_hold(&p, &a);
 }
 
 int main(void) {
@@ -458,6 +511,9 @@ int main(void) {
         TEST(the_engine_stays_as_it_was_planned),
         TEST(a_planner_of_the_callers_decides_and_its_times_order),
         TEST(changes_are_spelled_as_they_are_set),
+        TEST(where_nothing_fits_that_is_said),
+        TEST(amounts_are_in_the_unit_that_says_enough),
+        TEST(a_comm_plugin_that_was_chosen_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -400,6 +400,28 @@ static void test_ledger__a_run_leaves_what_it_held_for_the_plan(void **state) {
     assert_int_equal(system(file), 0);
 }
 
+/* The peak comes last, with the name of the pass that the plan ends with. */
+static void keep_last(void *user, const tess_ledger_point *p) {
+    *(tess_ledger_point *)user = *p;
+}
+static void test_ledger__the_peak_is_of_the_last_pass(void **state) {
+    (void)state;
+    toy m;
+    static const struct {
+        uint32_t of;
+        const char *pass;
+    } plans[] = { { TESS_LEDGER_STEP_APART, "step" }, { TESS_LEDGER_EVAL, "eval" }, { TESS_LEDGER_NORM, "norm" } };
+    tess *t = open_toy(&m, 0, 1, 0);
+    for (int i = 0; i < 3; i++) {
+        tess_ledger_point last = { .struct_size = 0 };
+        assert_int_equal(tess_ledger_plan(t, plans[i].of, keep_last, &last), TESS_OK);
+        assert_int_equal(last.point, TESS_LEDGER_PEAK);
+        assert_string_equal(last.pass, plans[i].pass);
+        assert_true(last.unit == -1 && last.total_bytes[1] > 0);
+    }
+    assert_int_equal(tess_close(t), TESS_OK);
+}
+
 /* ---- refusals ---- */
 
 static void test_ledger__bad_calls_are_refused_and_do_not_end_the_engine(void **state) {
@@ -590,6 +612,7 @@ int main(void) {
         cmocka_unit_test(test_ledger__memory_of_the_program_is_on_both_sides),
         cmocka_unit_test(test_ledger__memory_that_the_program_holds_is_booked_beside_the_plan),
         cmocka_unit_test(test_ledger__a_run_leaves_what_it_held_for_the_plan),
+        cmocka_unit_test(test_ledger__the_peak_is_of_the_last_pass),
         cmocka_unit_test(test_ledger__bad_calls_are_refused_and_do_not_end_the_engine),
         cmocka_unit_test(test_ledger__an_older_struct_is_filled_as_far_as_it_goes),
         cmocka_unit_test(test_ledger__after_the_loss_and_after_the_step_is_what_is_planned),

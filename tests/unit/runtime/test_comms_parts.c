@@ -286,6 +286,12 @@ static void test_comms_parts__the_first_that_differs_is_named(void **state) {
     late.tags[2] ^= 1; /* of number 18, which this rank has not posted */
     differ_as(ours, late, now);
     late = theirs;
+    late.posted = 19; /* one more than this rank: what stands there here is two rounds old */
+    ours.tags[2] ^= 1;
+    differ_as(ours, late, now);
+    differ_as(late, ours, "the ranks call different things: rank 3 is in then, rank 5 in now");
+    ours.tags[2] ^= 1;
+    late = theirs;
     late.tags[4] ^= 1; /* the oldest that both know may not be the first */
     differ_as(ours, late, now);
 }
