@@ -361,6 +361,34 @@ static void test_world__layouts_of_hosts_differ_and_names_do_not(void **state) {
     assert_int_not_equal(tess__host_id(), 0);
 }
 
+/* Ranks that are replaced meet again at another path of the launcher's. */
+static void test_world__each_generation_has_its_path(void **state) {
+    (void)state;
+    tess__world w = expect_world("RANK=1 WORLD_SIZE=2 TESSERA_KV=/run/x", 1, 2, 1, 2, "/run/x", 0);
+    w.first_rank = 3;
+    w.first_nranks = 4;
+    for (int32_t generation = 0; generation < 12; generation += 11) {
+        w.rank = w.nranks = 9;
+        assert_int_equal(tess__world_at_generation(&w, generation), TESS_OK);
+        assert_string_equal(w.address, generation ? "/run/x-g11" : "/run/x");
+        assert_true(w.generation == generation && w.rank == 3 && w.nranks == 4);
+    }
+    assert_int_equal(tess__world_at_generation(&w, -1), TESS_E_UNSUPPORTED);
+    static const char *const others[] = { "RANK=1", "TESSERA_KV=host:1" };
+    for (int i = 0; i < 2; i++) {
+        set_environment(others[i]);
+        assert_int_equal(tess__world_at_generation(&w, 0), TESS_E_UNSUPPORTED);
+    }
+    assert_int_equal(w.generation, 11);
+    char path[sizeof w.address + 16] = "TESSERA_KV=/";
+    memset(path + 12, 'x',
+           sizeof w.address - 2); /* as long as an address can be: none is left for a generation's name */
+    set_environment(path);
+    assert_int_equal(tess__world_at_generation(&w, 0), TESS_OK);
+    assert_int_equal(tess__world_at_generation(&w, 1), TESS_E_INVALID);
+    set_environment("");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_world__layouts_of_hosts_differ_and_names_do_not),
@@ -379,6 +407,7 @@ int main(void) {
         cmocka_unit_test(test_world__absurd_values_are_one_line),
         cmocka_unit_test(test_world__bad_kv_is_one_line),
         cmocka_unit_test(test_world__overlong_texts_are_refused),
+        cmocka_unit_test(test_world__each_generation_has_its_path),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -386,6 +386,26 @@ static void test_save_calls__what_the_disk_refuses_is_not_the_end(void **state) 
     }
 }
 
+/* A step on a device may have left what is not finite, and nobody has looked since. */
+static void test_save_calls__the_last_steps_are_looked_at_first(void **state) {
+    (void)state;
+    static int64_t noted;
+    tess_checkpoint_options o = to_dir();
+    char path[128];
+    snprintf(path, sizeof path, "%s/looked", dir.path);
+    o.dir = path;
+    tess *t = opened(0);
+    train(t);
+    noted = 0;
+    t->step.noted_at = &noted;
+    assert_int_equal(tess_checkpoint_save(t, &o), TESS_OK);
+    noted = 1;
+    assert_int_equal(tess_checkpoint_save(t, &o), TESS_E_NOT_FINITE);
+    assert_non_null(strstr(tess_last_error(), "step 1 leaves values that are not finite"));
+    t->step.noted_at = NULL;
+    tess_close(t);
+}
+
 int main(void) {
     signal(SIGXFSZ, SIG_IGN);
     tess__log_set_least(TESS_LOG_ERROR);
@@ -400,6 +420,7 @@ int main(void) {
         cmocka_unit_test(test_save_calls__a_list_is_ascending_and_ends_where_it_is_told),
         cmocka_unit_test(test_save_calls__what_cannot_be_loaded_is_said),
         cmocka_unit_test(test_save_calls__what_a_thread_writes_is_asked_for_once),
+        cmocka_unit_test(test_save_calls__the_last_steps_are_looked_at_first),
         cmocka_unit_test(test_save_calls__what_the_disk_refuses_is_not_the_end),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
