@@ -249,6 +249,9 @@ static void test_advise__blocks_can_let_go_of_their_activations(void **state) {
     program p = { .ranks = 1, .blocks = 1, .comm = "self" };
     tess__advice a = advice(&p, 0.75);
     assert_true(names(&a, "activations", "recompute"));
+    char chosen[40]; /* for the budget, of blocks that keep theirs and blocks that do not */
+    snprintf(chosen, sizeof chosen, "auto:%llu", (unsigned long long)p.budget);
+    assert_true(names(&a, "activations", chosen));
     assert_false(names(&a, "ranks", NULL)); /* comm self is for one */
     assert_remedies_hold(&p, &a);
     set("activations", "recompute"); /* chosen: it is not talked out of */
@@ -428,6 +431,15 @@ static void test_advise__changes_are_spelled_as_they_are_set(void **state) {
     assert_string_equal(text, "TESSERA_OFFLOAD=cpu and -n 8 and TESSERA_WRAP=size:50000");
     assert_string_equal(tess__change_value(&c, "ranks"), "8");
     assert_null(tess__change_value(&c, "strategy"));
+    for (size_t room = 1; room < 57; room++) { /* as much of it as there is room for */
+        memset(text, '#', sizeof text);
+        tess__change_text(&c, text, room);
+        assert_int_equal(strlen(text), room - 1);
+        assert_int_equal(strncmp("TESSERA_OFFLOAD=cpu and -n 8 and TESSERA_WRAP=size:50000", text, room - 1), 0);
+        assert_int_equal(text[room], '#');
+    }
+    tess__change_text(&(tess__option_set){ .n = 0 }, text, sizeof text);
+    assert_string_equal(text, "");
     tess__advice a = { .n = 2, .n_planned = 9 };
     a.list[0] =
         (tess__remedy){ .change = { .n = 1, .set = { { "offload", "cpu" } } }, .bytes = { 0, 522190848, 1000 } };
@@ -472,6 +484,7 @@ static void test_advise__amounts_are_in_the_unit_that_says_enough(void **state) 
         { 1024 << 10, "1.0 MiB" },
         { (UINT64_C(10240) << 20) - (1 << 20), "10239.0 MiB" },
         { UINT64_C(10240) << 20, "10.0 GiB" },
+        { UINT64_MAX, "17179869184.0 GiB" },
     };
     char text[200], want[200];
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

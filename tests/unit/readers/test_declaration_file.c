@@ -75,6 +75,7 @@ static void test_declaration_file__holds_every_declaration_and_option_in_force(v
     o.settings = &own;
     o.n_settings = 1;
     o.prefetch = "0";
+    o.log = "warning"; /* each process has its own */
     tess *t = declare(&o);
     const tess__plan *p = &t->plan;
     const tess__given *before = tess__given_use(&t->settings.given);

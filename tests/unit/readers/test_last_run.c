@@ -157,6 +157,8 @@ static void test_last_run__the_folder_is_the_users(void **state) {
         assert_string_equal(name, strrchr(file, '/') + 1);
         assert_found(3, 3);
     }
+    snprintf(in_root, sizeof in_root, "/%.200s", strrchr(file, '/') + 1);
+    unlink(in_root); /* of an earlier run that failed */
     setenv("HOME", "cache", 1); /* where there is none */
     tess__last_run_keep(&model, &run);
     assert_found(0, 0);
@@ -166,24 +168,32 @@ static void test_last_run__the_folder_is_the_users(void **state) {
     setenv("XDG_CACHE_HOME", "", 1);
     tess__last_run_keep(&model, &run);
     assert_found(0, 0);
-    snprintf(in_root, sizeof in_root, "/%.200s", strrchr(file, '/') + 1);
     assert_int_not_equal(access(in_root, F_OK), 0);
     assert_int_equal(chdir(here), 0);
     path_of(folder, "cache/tessera");
     assert_int_equal(list(folder, name), 1); /* nothing came to a path that begins elsewhere */
 }
 
+/* What is longer than a path can be with the file's name is no folder, even where a shorter name would have room. */
 static void test_last_run__a_path_has_room_for_its_name(void **state) {
     (void)state;
-    static char longest[PATH_MAX + 8];
+    static char longest[PATH_MAX], name[NAME_MAX + 1];
     const size_t room = PATH_MAX - sizeof "/tessera/0123456789abcdef.12345678901";
-    for (size_t over = 0; over < 2; over++) { /* too long for a file system: it is not there either way */
-        memset(longest, 'x', room + over);
-        longest[0] = '/';
-        longest[room + over] = 0;
+    for (size_t over = 0; over < 2; over++) {
+        const size_t length = room + over;
+        snprintf(longest, sizeof longest, "%s", dir.path);
+        for (size_t at = strlen(longest); at < length; at = strlen(longest)) {
+            size_t part = length - at > 200 ? 100 : length - at; /* with its slash; the last is never the slash alone */
+            longest[at] = '/';
+            memset(longest + at + 1, over ? 'y' : 'x', part - 1);
+            longest[at + part] = 0;
+            assert_true(mkdir(longest, 0700) == 0 || list(longest, name) >= 0);
+        }
+        assert_int_equal(strlen(longest), length);
         setenv("XDG_CACHE_HOME", longest, 1);
         tess__last_run_keep(&model, &(tess__last_run){ 1, 1 });
-        assert_found(0, 0);
+        assert_found(!over, !over);
+        assert_int_equal(list(longest, name), !over);
     }
 }
 
