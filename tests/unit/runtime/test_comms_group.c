@@ -58,6 +58,27 @@ static void test_group__has_the_ranks_of_its_color_in_order_of_keys(void **state
     assert_null(c.members);
 }
 
+/* Whatever the keys, and in whatever order the ranks have them. */
+static void test_group__any_keys_order_it(void **state) {
+    (void)state;
+    static const int32_t keys[][4] = {
+        { 0, 1, 2, 3 }, { 3, 2, 1, 0 }, { 1, 3, 0, 2 }, { 2, -5, INT32_MAX, INT32_MIN }
+    };
+    static const int32_t members[][4] = { { 0, 1, 2, 3 }, { 3, 2, 1, 0 }, { 2, 0, 3, 1 }, { 3, 1, 0, 2 } };
+    for (int i = 0; i < 4; i++)
+        for (int32_t self = 0; self < 4; self++) {
+            tess__comms c;
+            int outside;
+            start();
+            for (int32_t r = 0; r < 4; r++)
+                said[r].key = keys[i][r];
+            assert_int_equal(joins(&c, self, keys[i][self], 4, "tp", &outside), TESS_OK);
+            assert_memory_equal(c.members, members[i], sizeof members[i]);
+            assert_int_equal(c.members[c.world.rank], self);
+            tess__comms_leave_group(&c);
+        }
+}
+
 static void test_group__is_named_by_few_of_many_ranks(void **state) {
     (void)state;
     tess__comms c;
@@ -213,6 +234,7 @@ int main(void) {
         cmocka_unit_test(test_group__its_title_ends_within_its_room),
         cmocka_unit_test(test_comms__keys_are_of_the_engine_and_its_group),
         cmocka_unit_test(test_group__has_the_ranks_of_its_color_in_order_of_keys),
+        cmocka_unit_test(test_group__any_keys_order_it),
         cmocka_unit_test(test_group__is_named_by_few_of_many_ranks),
         cmocka_unit_test(test_group__a_negative_color_stays_outside),
         cmocka_unit_test(test_group__what_the_ranks_say_must_fit),

@@ -92,6 +92,16 @@ static void test_deadlock__another_collective_in_its_place_is_told(void **state)
     assert_int_equal(waits(0, "gather of unit a"), TESS_OK);
 }
 
+static void test_deadlock__a_long_run_compares_its_last(void **state) {
+    (void)state;
+    for (int32_t r = 0; r < 2; r++) {
+        posts(r, 5, 10 * TESS__RECENT_TAGS);
+        posts(r, 6 + (uint64_t)r, 1);
+    }
+    assert_int_equal(waits(1, "gather"), TESS_OK);
+    assert_int_equal(waits(0, "gather"), TESS_E_MISMATCH);
+}
+
 static void test_deadlock__tags_that_are_too_old_are_not_compared(void **state) {
     (void)state;
     posts(0, 5, 1);
@@ -190,11 +200,33 @@ static void test_deadlock__who_does_not_wait_is_absent(void **state) {
     assert_string_equal(ranks[0].absent, "");
 }
 
+/* As many as there is room for, each as a whole but for the last. */
+static void test_deadlock__the_names_of_many_end_within_their_room(void **state) {
+    static int32_t members[9];
+    tess__comms *c = &ranks[0];
+    (void)state;
+    c->members = members;
+    for (int32_t width = 1; width < 100000000; width *= 10) {
+        char want[200] = "";
+        c->absent[0] = 0;
+        for (int32_t r = 1; r < 9; r++) {
+            members[r] = width + r;
+            if (strlen(want) + 16 < sizeof c->absent)
+                snprintf(want + strlen(want), sizeof want - strlen(want), "%srank %d", *want ? ", " : "", members[r]);
+            add_absent(c, r);
+        }
+        want[sizeof c->absent - 1] = 0;
+        assert_string_equal(c->absent, want);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_deadlock__ranks_that_wait_for_the_same_are_left_alone, start),
         cmocka_unit_test_setup(test_deadlock__another_collective_in_its_place_is_told, start),
+        cmocka_unit_test_setup(test_deadlock__a_long_run_compares_its_last, start),
         cmocka_unit_test_setup(test_deadlock__tags_that_are_too_old_are_not_compared, start),
+        cmocka_unit_test_setup(test_deadlock__the_names_of_many_end_within_their_room, start),
         cmocka_unit_test_setup(test_deadlock__a_rank_in_an_exchange_never_comes, start),
         cmocka_unit_test_setup(test_deadlock__steps_that_differ_are_named, start),
         cmocka_unit_test_setup(test_claims__the_first_collective_that_differs_is_named, start),

@@ -45,6 +45,11 @@ static void test_heap__a_full_region_and_an_overlap_are_refused(void **state) {
     assert_int_equal(tess__first_fit_get(&h, 1, 64, &at), TESS_E_NOMEM);
     assert_int_equal(tess__first_fit_take(&h, 999, 5), TESS_E_INTERNAL);
     assert_int_equal(tess__first_fit_take(&h, 1000, 5), TESS_OK);
+    for (uint64_t bytes = 60; bytes < 64; bytes++) { /* the next place of that alignment lies behind the end */
+        tess__first_fit_reset(&h, bytes);
+        assert_int_equal(tess__first_fit_get(&h, 1, 64, &at), TESS_OK);
+        assert_int_equal(tess__first_fit_get(&h, 1, 64, &at), TESS_E_NOMEM);
+    }
     tess__first_fit_reset(&h, 64);
     assert_int_equal(tess__first_fit_get(&h, 64, 64, &at), TESS_OK);
     tess__first_fit_give(&h, 0);

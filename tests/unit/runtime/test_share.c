@@ -145,6 +145,8 @@ static void test_share__a_state_says_what_is_registered_and_what_rests_where(voi
     OTHER(index);
     OTHER(bytes);
     OTHER(offset);
+    p.n_buffers = 2; /* the last one counts */
+    assert_int_equal(hash_places(&p), all);
     p.n_buffers = 1;
     assert_int_not_equal(hash_places(&p), all);
 }
