@@ -21,7 +21,7 @@ struct tess_event {
 };
 
 static tess_event events[EVENTS];
-static int n_events;
+static int n_events, only_waited; /* only_waited: nothing has passed that nobody waited for */
 static double now_ms;
 
 static tess_status create(tess_device *d, tess_event **out, tess_error *e) {
@@ -46,13 +46,14 @@ static tess_status record(tess_event *event, const tess_stream *s, tess_error *e
 static tess_status wait_for(tess_event *event, int64_t timeout_ns, tess_error *e) {
     (void)timeout_ns;
     (void)e;
-    event->passed = 1;
+    for (int i = 0; i < n_events; i++) /* with it all that came before */
+        events[i].passed |= events[i].ms <= event->ms;
     return TESS_OK;
 }
 
 /* All that was recorded before now has passed; nobody asks for what lies before `from`. */
 static tess_status elapsed(tess_event *from, tess_event *to, int64_t *out) {
-    if (to->ms >= now_ms && !to->passed)
+    if ((to->ms >= now_ms || only_waited) && !to->passed)
         return TESS_PENDING;
     assert_true(to->ms >= from->ms);
     *out = (int64_t)((double)(float)(to->ms - from->ms) * 1e6);
@@ -242,6 +243,60 @@ static void test_timeline__a_full_ring_gives_what_has_passed(void **state) {
     assert_null(span);
 }
 
+/* Where nothing has passed yet a full ring waits for its oldest. */
+static void test_timeline__a_full_ring_waits(void **state) {
+    (void)state;
+    static tess__span spans[TESS__TIMED + 3];
+    const tess__device device = { .ops = &ops, .mem = TESS_MEM_CUDA };
+    tess__timed *span;
+    tess__trace *trace;
+    tess__timeline t;
+    now_ms = 0;
+    n_events = 0;
+    only_waited = 1;
+    assert_int_equal(tess__trace_create(TESS__TIMED + 3, &trace), TESS_OK);
+    assert_int_equal(tess__timeline_start(&t, &device, 0, trace), TESS_OK);
+    for (int i = 1; i <= TESS__TIMED + 3; i++) {
+        now_ms = i;
+        assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
+        assert_non_null(span);
+        now_ms += 0.25;
+        stop(&t, span);
+    }
+    assert_int_equal(tess__trace_read(trace, 0, spans, TESS__TIMED + 3), 3);
+    only_waited = 0;
+    tess__timeline_end(&t);
+    tess__trace_destroy(trace);
+}
+
+/* A timeline that is read while nothing is in flight begins anew, at the time that it is then. */
+static void test_timeline__times_go_on_after_a_pause(void **state) {
+    (void)state;
+    const tess__device device = { .ops = &ops, .mem = TESS_MEM_CUDA };
+    tess__span spans[2];
+    tess__timed *span;
+    tess__trace *trace;
+    tess__timeline t;
+    now_ms = 0;
+    n_events = 0;
+    assert_int_equal(tess__trace_create(2, &trace), TESS_OK);
+    const int64_t before_ns = tess__trace_now();
+    assert_int_equal(tess__timeline_start(&t, &device, 0, trace), TESS_OK);
+    for (int i = 0; i < 2; i++) { /* each half a millisecond behind its base */
+        now_ms += 0.5;
+        assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
+        now_ms += 0.25;
+        stop(&t, span);
+        now_ms += 1;
+        assert_int_equal(tess__timeline_read(&t), TESS_OK);
+    }
+    const double most = (double)(tess__trace_now() - before_ns) * 1e-9;
+    assert_int_equal(tess__trace_read(trace, 0, spans, 2), 2);
+    assert_true(spans[0].start == 0 && spans[1].start > 0 && spans[1].start <= most);
+    tess__timeline_end(&t);
+    tess__trace_destroy(trace);
+}
+
 static void test_trace__a_span_ends_now(void **state) {
     (void)state;
     tess__trace *trace;
@@ -307,6 +362,8 @@ int main(void) {
         cmocka_unit_test(test_timeline__short_waits_are_left_out),
         cmocka_unit_test(test_timeline__a_collective_of_the_engines_thread_is_on_both_tracks),
         cmocka_unit_test(test_timeline__a_full_ring_gives_what_has_passed),
+        cmocka_unit_test(test_timeline__a_full_ring_waits),
+        cmocka_unit_test(test_timeline__times_go_on_after_a_pause),
         cmocka_unit_test(test_trace__a_span_ends_now),
         cmocka_unit_test(test_trace__the_last_spans_are_kept),
     };

@@ -174,10 +174,25 @@ static void test_load_tensors__a_file_that_does_not_fit_is_refused_with_why(void
     }
 }
 
+/* A file without a byte is no safetensors file, and not the disk's failure. */
+static void test_load_tensors__an_empty_file_is_refused(void **state) {
+    (void)state;
+    const char *path = scratch_path(&dir, "empty.safetensors");
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fclose(f), 0);
+    tess *t = open_model();
+    assert_int_equal(load(t, path, 0, NULL), TESS_E_DATA);
+    assert_non_null(strstr(tess_last_error(), "empty.safetensors: "));
+    assert_null(strstr(tess_last_error(), "Success"));
+    assert_int_equal(tess_close(t), TESS_E_DATA);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_load_tensors__values_are_taken_by_their_names),
         cmocka_unit_test(test_load_tensors__a_file_that_does_not_fit_is_refused_with_why),
+        cmocka_unit_test(test_load_tensors__an_empty_file_is_refused),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
