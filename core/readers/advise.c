@@ -284,11 +284,8 @@ static int scales_losses(const advice_search *x, const char *name) {
 static tess_status consider_plugin(void *user, const tess__plugin_row *row, tess__plugin **opened) {
     advice_search *x = user;
     (void)opened; /* each attempt opens its own */
-    if (!row->usable || strncmp(row->name, "none", 5) == 0)
-        return TESS_OK;
-    size_t n = strlen(row->name);
     const char *now = x->selection->text[row->kind];
-    if (strncmp(now, row->name, n) == 0 && (!now[n] || now[n] == ':'))
+    if (!row->usable || strcmp(row->name, "none") == 0 || strcmp(row->name, now) == 0)
         return TESS_OK;
     /* Never replaces a plugin that the user chose, and offers one only where there was none. */
     if (row->kind == TESS_KIND_OFFLOAD && strcmp(now, "none") == 0)

@@ -67,10 +67,11 @@ static tess_status plan_drawn(void *user, const tess__option_set *c, uint64_t by
         const unsigned w = word_of(c->set[i].key, c->set[i].value);
         all += w;
         a->failed |= w % 11 == 0;
-        bytes[TESS_DOMAIN_DEVICE] = bytes[TESS_DOMAIN_DEVICE] * (5 + w % 7) / 12;
+        bytes[TESS_DOMAIN_DEVICE] = bytes[TESS_DOMAIN_DEVICE] * (5 + w % 8) / 12;
         bytes[TESS_DOMAIN_HOST] = w % 3 ? bytes[TESS_DOMAIN_HOST] + w % 5 * 1000 : bytes[TESS_DOMAIN_HOST] / 2;
     }
-    bytes[TESS_DOMAIN_DEVICE] = bytes[TESS_DOMAIN_DEVICE] / 8192 * 8192 + all % 2; /* some differ by a byte */
+    if (bytes[TESS_DOMAIN_DEVICE] < world.need[TESS_DOMAIN_DEVICE])
+        bytes[TESS_DOMAIN_DEVICE] = bytes[TESS_DOMAIN_DEVICE] / 8192 * 8192 + all % 2; /* some differ by a byte */
     *seconds = all % 3 ? (double)(all % 4) : -1;
     memcpy(a->bytes, bytes, sizeof a->bytes);
     a->seconds = *seconds;
@@ -124,7 +125,7 @@ static void draw_plan(unsigned seed) {
     p->resident.step_bytes[TESS_DOMAIN_HOST] = world.need[TESS_DOMAIN_HOST] = 5000;
     s->env.device_budget_bytes = world.budget[TESS_DOMAIN_DEVICE] = 5000 + drawn(90000);
     s->env.host_budget_bytes = world.budget[TESS_DOMAIN_HOST] =
-        drawn(2) ? 0 : 4000 + drawn(3) * 1000 + drawn(2) * drawn(2000);
+        drawn(2) ? 0 : 4000 + drawn(3) * 1000 - drawn(2) + drawn(2) * drawn(2000);
     if (store[0] == 'd')
         p->resident.step_bytes[TESS_DOMAIN_DISK] = world.need[TESS_DOMAIN_DISK] = drawn(2) * 7000;
 }
@@ -188,6 +189,7 @@ static void check_asked(int at) {
     for (int i = 0; i < at && a->set.n == 1; i++) /* each by itself once */
         assert_false(world.list[i].set.n == 1 && includes(&a->set, &world.list[i].set));
     assert_false(value_in(a, "precision") && strcmp(value_in(a, "precision"), "fp32") == 0);
+    assert_false(value_in(a, "precision") && strcmp(value_in(a, "precision"), "fp16") == 0); /* it scales losses */
     const char *offload = value_in(a, "offload"), *now = world.texts[TESS_KIND_OFFLOAD];
     if (offload && strcmp(now, "none") != 0) { /* what the user chose stays, and has company at most */
         assert_memory_equal(offload, now, strlen(now));

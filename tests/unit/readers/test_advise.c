@@ -467,6 +467,18 @@ static void test_advise__where_nothing_fits_that_is_said(void **state) {
     a.least = (tess__remedy){ .change = { .n = 1, .set = { { "ranks", "4" } } }, .bytes = { 0, 2048, 0, 3072 } };
     tess__advice_text(&a, "too much", text, sizeof text);
     assert_string_equal(text, "too much. Nothing fits of 17 alternatives; with -n 4: 2.0 KiB and 3.0 KiB of disk.");
+    for (int least = 0; least < 2; least++) {
+        char whole[200];
+        a.least.change.n = least;
+        tess__advice_text(&a, "too much", whole, sizeof whole);
+        for (size_t room = 1; room < strlen(whole); room++) { /* as much of it as there is room for */
+            memset(text, '#', sizeof text);
+            tess__advice_text(&a, "too much", text, room);
+            assert_int_equal(strlen(text), room - 1);
+            assert_int_equal(strncmp(text, whole, room - 1), 0);
+            assert_int_equal(text[room], '#');
+        }
+    }
     a.n_planned = 0; /* nothing was tried */
     tess__advice_text(&a, "too much", text, sizeof text);
     assert_string_equal(text, "too much");

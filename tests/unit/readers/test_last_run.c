@@ -158,7 +158,7 @@ static void test_last_run__the_folder_is_the_users(void **state) {
         assert_found(3, 3);
     }
     snprintf(in_root, sizeof in_root, "/%.200s", strrchr(file, '/') + 1);
-    unlink(in_root); /* of an earlier run that failed */
+    unlink(in_root);            /* of an earlier run that failed */
     setenv("HOME", "cache", 1); /* where there is none */
     tess__last_run_keep(&model, &run);
     assert_found(0, 0);
