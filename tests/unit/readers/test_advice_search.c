@@ -70,6 +70,7 @@ static tess_status plan_drawn(void *user, const tess__option_set *c, uint64_t by
         bytes[TESS_DOMAIN_DEVICE] = bytes[TESS_DOMAIN_DEVICE] * (5 + w % 8) / 12;
         bytes[TESS_DOMAIN_HOST] = w % 3 ? bytes[TESS_DOMAIN_HOST] + w % 5 * 1000 : bytes[TESS_DOMAIN_HOST] / 2;
     }
+    bytes[TESS_DOMAIN_DISK] = all % 5 < 2 ? bytes[TESS_DOMAIN_DISK] / 2 : bytes[TESS_DOMAIN_DISK] + all % 5 * 100;
     if (bytes[TESS_DOMAIN_DEVICE] < world.need[TESS_DOMAIN_DEVICE])
         bytes[TESS_DOMAIN_DEVICE] = bytes[TESS_DOMAIN_DEVICE] / 8192 * 8192 + all % 2; /* some differ by a byte */
     *seconds = all % 3 ? (double)(all % 4) : -1;
@@ -128,6 +129,7 @@ static void draw_plan(unsigned seed) {
         drawn(2) ? 0 : 4000 + drawn(3) * 1000 - drawn(2) + drawn(2) * drawn(2000);
     if (store[0] == 'd')
         p->resident.step_bytes[TESS_DOMAIN_DISK] = world.need[TESS_DOMAIN_DISK] = drawn(2) * 7000;
+    s->disk_budget_bytes = world.budget[TESS_DOMAIN_DISK] = drawn(2) ? 0 : 6500 + drawn(1000);
 }
 
 /* ---- what is asked ---- */
@@ -254,6 +256,16 @@ static void check_ranks(void) {
     }
     snprintf(value, sizeof value, "%lld", (long long)ranks * 2);
     assert_false(was_asked("ranks", value));
+    int fit = 0, helped = 0, together = 0; /* together with what needs least, where nothing fits without */
+    for (int i = 0; i < world.n; i++) {
+        const asked *a = &world.list[i];
+        const int has_ranks = value_in(a, "ranks") != NULL;
+        together += has_ranks && a->set.n > 1;
+        fit += a->fits && !(has_ranks && a->set.n > 1);
+        helped += !has_ranks && helps(a) && a->set.n < TESS__MOST_SETTINGS;
+    }
+    assert_true(together == 0 || !fit);
+    assert_true(together > 0 || fit || !helped || 2 * (int64_t)world.plan.setup.nranks > MOST_RANKS);
 }
 
 /* ---- sets of several ---- */
