@@ -210,27 +210,33 @@ static void test_optimizer_kernel__elements_in_no_segment_stay(void **state) {
 }
 
 /* Each segment's own settings: as if it were a tensor of its own. */
+/* Whichever one of a segment's numbers is another than that of the segment before. */
 static void test_optimizer_kernel__segments_have_their_own_settings(void **state) {
     (void)state;
     static float want[ELEMS];
     fill(54);
-    step *s = prepare(TESS_OPT_ADAMW);
-    s->segments[0].elems = 1000;
-    run_kernel(&s->kernel, NULL);
-    memcpy(want, s->p, 1000 * sizeof *want);
-    s = prepare(TESS_OPT_ADAMW);
-    s->segments[0].lr = 0.3f, s->segments[0].weight_decay = 0;
-    s->segments[0].first = 1000, s->segments[0].elems = ELEMS - 1000;
-    run_kernel(&s->kernel, NULL);
-    memcpy(want + 1000, s->p + 1000, (ELEMS - 1000) * sizeof *want);
-    s = prepare(TESS_OPT_ADAMW);
-    s->segments[1] = s->segments[0];
-    s->segments[0].elems = 1000;
-    s->segments[1].lr = 0.3f, s->segments[1].weight_decay = 0;
-    s->segments[1].first = 1000, s->segments[1].elems = ELEMS - 1000;
-    s->optimizer.n_segments = 2;
-    run_kernel(&s->kernel, NULL);
-    assert_memory_equal(s->p, want, sizeof want);
+    for (int which = 0; which < 3; which++) {
+        const uint32_t optimizer = which == 2 ? TESS_OPT_SGD : TESS_OPT_ADAMW;
+        step *s = NULL;
+        for (int part = 0; part < 3; part++) { /* the first segment, the second, both */
+            s = prepare(optimizer);
+            s->segments[0].momentum = which == 2 ? 0.9f : 0;
+            tess_segment other = s->segments[0];
+            *(which == 0 ? &other.lr : which == 1 ? &other.weight_decay : &other.momentum) += 0.05f;
+            s->segments[0].elems = 1000;
+            other.first = 1000, other.elems = ELEMS - 1000;
+            s->segments[part == 2] = part == 0 ? s->segments[0] : other;
+            s->optimizer.n_segments = part == 2 ? 2 : 1;
+            memset(s->a, 0x3c, sizeof s->a); /* a momentum that is there already */
+            run_kernel(&s->kernel, NULL);
+            if (part == 2)
+                break;
+            const size_t first = part ? 1000 : 0, n = part ? ELEMS - 1000 : 1000;
+            memcpy(want + first, s->p + first, n * sizeof *want);
+        }
+        assert_memory_equal(s->p, want, sizeof want);
+        assert_true(memcmp(want, start, sizeof want) != 0);
+    }
 }
 
 /* A later header's segments lie where their size says; an older one's optimizer has no place for a note. */
