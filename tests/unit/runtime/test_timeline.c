@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "core/runtime/streams.h"
 #include "core/runtime/timeline.h"
 
 enum { SECONDS = 7200, EVENTS = 2 * TESS__TIMED + 2 };
@@ -73,6 +74,21 @@ static void end_stream(tess_device *d, tess_stream *s) {
     assert_ptr_equal(s->handle, &now_ms);
 }
 
+static tess_status stream_waits(tess_event *event, const tess_stream *s, tess_error *e) {
+    (void)event;
+    (void)s;
+    (void)e;
+    return TESS_OK;
+}
+
+/* Takes two milliseconds. */
+static tess_status copy(tess_device *d, void *to, uint32_t to_mem, const void *from, uint32_t from_mem, uint64_t bytes,
+                        const tess_stream *s, tess_error *e) {
+    (void)d, (void)to, (void)to_mem, (void)from, (void)from_mem, (void)bytes, (void)s, (void)e;
+    now_ms += 2;
+    return TESS_OK;
+}
+
 static const tess_device_ops ops = {
     .struct_size = sizeof ops,
     .stream_create = stream,
@@ -81,6 +97,8 @@ static const tess_device_ops ops = {
     .event_destroy = destroy,
     .event_record = record,
     .event_wait = wait_for,
+    .event_stream_wait = stream_waits,
+    .copy = copy,
     .event_elapsed_ns = elapsed,
 };
 
@@ -297,6 +315,40 @@ static void test_timeline__times_go_on_after_a_pause(void **state) {
     tess__trace_destroy(trace);
 }
 
+/* Transfers are on the tracks of their streams, under the instruction that they are of. */
+static void test_timeline__transfers_are_on_their_tracks(void **state) {
+    (void)state;
+    const tess__device device = { .ops = &ops, .mem = TESS_MEM_CUDA };
+    tess__span spans[3];
+    tess__trace *trace;
+    tess__timeline t;
+    tess_event at[1 + 2 * TESS__STREAM_EVENTS];
+    tess__streams q = { .on = 1, .device = &device, .timeline = &t, .reached = at, .step = 3 };
+    for (int i = 0; i < TESS__STREAM_EVENTS; i++) {
+        q.up.events[i] = &at[1 + 2 * i];
+        q.down.events[i] = &at[2 + 2 * i];
+    }
+    now_ms = 0;
+    n_events = 0;
+    assert_int_equal(tess__trace_create(3, &trace), TESS_OK);
+    assert_int_equal(tess__timeline_start(&t, &device, 0, trace), TESS_OK);
+    q.doing = (tess__instr){ .op = TESS__PREFETCH, .index = 5 };
+    assert_int_equal(tess__stream_copy(&q, &q.up, at, 0, at, 0, 1), TESS_OK);
+    q.doing = (tess__instr){ .op = TESS__OFFLOAD, .index = 6 };
+    assert_int_equal(tess__stream_copy(&q, &q.down, at, 0, at, 0, 1), TESS_OK);
+    now_ms += 1;
+    assert_int_equal(tess__timeline_read(&t), TESS_OK);
+    assert_int_equal(tess__trace_read(trace, 3, spans, 3), 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(spans[i].track, i ? TESS__TRACK_DOWN : TESS__TRACK_UP);
+        assert_int_equal(spans[i].op, i ? TESS__OFFLOAD : TESS__PREFETCH);
+        assert_int_equal(spans[i].index, 5 + i);
+        assert_true(fabs(spans[i].seconds - 2e-3) < 1e-9 && fabs(spans[i].start - 2e-3 * i) < 1e-9);
+    }
+    tess__timeline_end(&t);
+    tess__trace_destroy(trace);
+}
+
 static void test_trace__a_span_ends_now(void **state) {
     (void)state;
     tess__trace *trace;
@@ -364,6 +416,7 @@ int main(void) {
         cmocka_unit_test(test_timeline__a_full_ring_gives_what_has_passed),
         cmocka_unit_test(test_timeline__a_full_ring_waits),
         cmocka_unit_test(test_timeline__times_go_on_after_a_pause),
+        cmocka_unit_test(test_timeline__transfers_are_on_their_tracks),
         cmocka_unit_test(test_trace__a_span_ends_now),
         cmocka_unit_test(test_trace__the_last_spans_are_kept),
     };
