@@ -508,7 +508,7 @@ static void test_advise__amounts_are_in_the_unit_that_says_enough(void **state) 
     }
 }
 
-/* A comm plugin that the program chose stays with other ranks too; of one rank alone, comm=self, no more can be had. */
+/* With other ranks too, and not the one that auto would take. */
 static void test_advise__a_comm_plugin_that_was_chosen_stays(void **state) {
     (void)state;
     program p = { .ranks = 2, .comm = "gloo" };

@@ -102,6 +102,16 @@ static const tess_device_ops ops = {
     .event_elapsed_ns = elapsed,
 };
 
+/* At time 0, with the device's events free again. */
+static tess__trace *begin_at_zero(tess__timeline *t, const tess__device *device, int apart, uint64_t spans) {
+    tess__trace *trace;
+    now_ms = 0;
+    n_events = 0;
+    assert_int_equal(tess__trace_create(spans, &trace), TESS_OK);
+    assert_int_equal(tess__timeline_start(t, device, apart, trace), TESS_OK);
+    return trace;
+}
+
 static void stop(tess__timeline *t, tess__timed *span) {
     const tess__instr in = { .op = TESS__STEP };
     assert_int_equal(tess__timeline_stop(t, span, &t->device->compute, TESS__TRACK_COMPUTE, &in, NULL, 0), TESS_OK);
@@ -151,13 +161,9 @@ typedef struct {
 static void check_spans(int apart, const passed *put, int n_put, const passed *expected, uint64_t n) {
     const tess__device device = { .ops = &ops, .mem = TESS_MEM_CUDA };
     tess__span spans[8];
-    tess__trace *trace;
     tess__timeline t;
     tess__timed *span;
-    now_ms = 0;
-    n_events = 0;
-    assert_int_equal(tess__trace_create(8, &trace), TESS_OK);
-    assert_int_equal(tess__timeline_start(&t, &device, apart, trace), TESS_OK);
+    tess__trace *trace = begin_at_zero(&t, &device, apart, 8);
     for (int i = 0; i < n_put; i++) {
         const tess__instr in = { .op = (uint8_t)put[i].op };
         now_ms = put[i].begin_ms;
@@ -226,12 +232,8 @@ static void test_timeline__a_full_ring_gives_what_has_passed(void **state) {
     static tess__span spans[TESS__TIMED + 99];
     const tess__device device = { .ops = &ops, .mem = TESS_MEM_CUDA };
     tess__timed *span, *open;
-    tess__trace *trace;
     tess__timeline t;
-    now_ms = 0;
-    n_events = 0;
-    assert_int_equal(tess__trace_create(TESS__TIMED + 99, &trace), TESS_OK);
-    assert_int_equal(tess__timeline_start(&t, &device, 0, trace), TESS_OK);
+    tess__trace *trace = begin_at_zero(&t, &device, 0, TESS__TIMED + 99);
     for (int i = 1; i <= TESS__TIMED + 10; i++) {
         now_ms = i;
         assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
@@ -267,13 +269,9 @@ static void test_timeline__a_full_ring_waits(void **state) {
     static tess__span spans[TESS__TIMED + 3];
     const tess__device device = { .ops = &ops, .mem = TESS_MEM_CUDA };
     tess__timed *span;
-    tess__trace *trace;
     tess__timeline t;
-    now_ms = 0;
-    n_events = 0;
     only_waited = 1;
-    assert_int_equal(tess__trace_create(TESS__TIMED + 3, &trace), TESS_OK);
-    assert_int_equal(tess__timeline_start(&t, &device, 0, trace), TESS_OK);
+    tess__trace *trace = begin_at_zero(&t, &device, 0, TESS__TIMED + 3);
     for (int i = 1; i <= TESS__TIMED + 3; i++) {
         now_ms = i;
         assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
@@ -293,13 +291,9 @@ static void test_timeline__times_go_on_after_a_pause(void **state) {
     const tess__device device = { .ops = &ops, .mem = TESS_MEM_CUDA };
     tess__span spans[2];
     tess__timed *span;
-    tess__trace *trace;
     tess__timeline t;
-    now_ms = 0;
-    n_events = 0;
-    assert_int_equal(tess__trace_create(2, &trace), TESS_OK);
     const int64_t before_ns = tess__trace_now();
-    assert_int_equal(tess__timeline_start(&t, &device, 0, trace), TESS_OK);
+    tess__trace *trace = begin_at_zero(&t, &device, 0, 2);
     for (int i = 0; i < 2; i++) { /* each half a millisecond behind its base */
         now_ms += 0.5;
         assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
@@ -320,7 +314,6 @@ static void test_timeline__transfers_are_on_their_tracks(void **state) {
     (void)state;
     const tess__device device = { .ops = &ops, .mem = TESS_MEM_CUDA };
     tess__span spans[3];
-    tess__trace *trace;
     tess__timeline t;
     tess_event at[1 + 2 * TESS__STREAM_EVENTS];
     tess__streams q = { .on = 1, .device = &device, .timeline = &t, .reached = at, .step = 3 };
@@ -328,10 +321,7 @@ static void test_timeline__transfers_are_on_their_tracks(void **state) {
         q.up.events[i] = &at[1 + 2 * i];
         q.down.events[i] = &at[2 + 2 * i];
     }
-    now_ms = 0;
-    n_events = 0;
-    assert_int_equal(tess__trace_create(3, &trace), TESS_OK);
-    assert_int_equal(tess__timeline_start(&t, &device, 0, trace), TESS_OK);
+    tess__trace *trace = begin_at_zero(&t, &device, 0, 3);
     q.doing = (tess__instr){ .op = TESS__PREFETCH, .index = 5 };
     assert_int_equal(tess__stream_copy(&q, &q.up, at, 0, at, 0, 1), TESS_OK);
     q.doing = (tess__instr){ .op = TESS__OFFLOAD, .index = 6 };
