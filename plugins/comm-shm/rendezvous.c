@@ -147,7 +147,7 @@ static int send_fds(struct rendezvous *m, int fd, const int *fds, int n) {
     return sent == (ssize_t)sizeof p;
 }
 
-/* A message with exactly n descriptors: 1; 0 with errno EAGAIN: not yet. What came is closed when it is not that. */
+/* A message with exactly n descriptors: 1; else 0 with errno, and what came is closed. */
 static int receive_fds(struct rendezvous *m, int fd, int *rank, int *fds, int n) {
     struct fd_message p = { 0 };
     union {
@@ -182,9 +182,9 @@ static int receive_fds(struct rendezvous *m, int fd, int *rank, int *fds, int n)
     return 0;
 }
 
-static void wait_readable(int fd) {
+static int wait_readable(int fd) {
     struct pollfd p = { .fd = fd, .events = POLLIN };
-    poll(&p, 1, SLICE_MS);
+    return poll(&p, 1, SLICE_MS) > 0;
 }
 
 /* Rank 0: one connection, if it is of a rank that is still missing. Negative: there is no descriptor for it. */
@@ -254,20 +254,19 @@ static tess_status connect_to_first(struct rendezvous *m) {
                                "shm: the process that answers for rank 0 belongs to another user");
 }
 
-/* Sends this rank's descriptors, and waits for those of all. 0 with errno, or with the group's status in *s. */
+/* Sends this rank's descriptors, and waits for those of all. 0 with errno, or with the group's status in *s. Nothing is
+ * read before there is something: Linux looks for a message first and for the end then, so a read of an empty socket
+ * tells the end when rank 0 sends and closes in between. */
 static int exchange_fds(struct rendezvous *m, int *fds, tess_status *s) {
     const struct shm_group *g = m->group;
     const int own[2] = { g->ranks[g->rank].arena_fd, g->ranks[g->rank].table_fd };
     int rank;
     if (!send_fds(m, m->sockets[0], own, 2))
         return 0;
-    fcntl(m->sockets[0], F_SETFL, O_NONBLOCK);
-    while (!receive_fds(m, m->sockets[0], &rank, fds, 2 * g->size)) {
-        if (errno != EAGAIN || (*s = kit_joining_check(&m->joining, 0, m->error)))
+    while (!wait_readable(m->sockets[0]))
+        if ((*s = kit_joining_check(&m->joining, 0, m->error)))
             return 0;
-        wait_readable(m->sockets[0]);
-    }
-    return 1;
+    return receive_fds(m, m->sockets[0], &rank, fds, 2 * g->size);
 }
 
 /* Rank 0 hangs up on who is silent for a second, as a rank may be on a busy machine: such a one comes again. */
