@@ -206,6 +206,8 @@ static void draw_model(plan *f, tess__plan *p, char *text) {
     sprintf(text + strlen(text), "%s%s%s", blocks ? "" : ", scopes", tied ? ", tied" : "", p->holds ? ", holds" : "");
 }
 
+static void (*bend_plan)(int n, tess__plan *); /* null, or what changes the n-th before it is made */
+
 /* The n-th; `text` says of what. A plan that fails has a message. */
 static inline tess_status plan_drawn(int n, plan *f, tess__plan *p, char *text) {
     chance = tess__hash_u64(TESS__HASH_START, (uint64_t)n);
@@ -213,6 +215,8 @@ static inline tess_status plan_drawn(int n, plan *f, tess__plan *p, char *text) 
     draw_run(f, text + strlen(text));
     draw_plugins(f, text);
     draw_model(f, p, text);
+    if (bend_plan)
+        bend_plan(n, p);
     return tess__plan_make(p);
 }
 #endif

@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "tests/unit/counted.h"
+
 #define tess__comms_exchange fake_exchange
 #include "core/runtime/comms_group.c"
 
@@ -137,6 +139,36 @@ static void test_group__what_the_ranks_say_must_fit(void **state) {
     tess__comms_leave_group(&c);
 }
 
+static void test_group__has_no_more_ranks_than_a_value_tells(void **state) {
+    (void)state;
+    static choice all[TESS__KV_MEMBERS_MAX + 1];
+    for (int32_t n = TESS__KV_MEMBERS_MAX - 1; n <= TESS__KV_MEMBERS_MAX + 1; n++) {
+        tess__comms c = { .all_ranks = n };
+        int fits = n <= TESS__KV_MEMBERS_MAX;
+        assert_int_equal(join(&c, &all[0], all), fits ? TESS_OK : TESS_E_UNSUPPORTED);
+        assert_true(fits || strcmp(tess_last_error(), "a group of 4097 ranks; at most 4096 are possible") == 0);
+        tess__comms_leave_group(&c);
+    }
+}
+
+static void test_group__without_memory_it_is_not_joined(void **state) {
+    (void)state;
+    for (int n = 1; n <= 4; n++) {
+        tess__comms c;
+        int outside;
+        start();
+        counted.refuse = n;
+        tess_status s = joins(&c, 1, 0, 4, "tp", &outside);
+        assert_int_equal(s, n < 4 ? TESS_E_NOMEM : TESS_OK);
+        assert_true(n == 4 || strcmp(tess_last_error(), n == 1 ? "no memory to compare 12 ranks"
+                                                               : "no memory for a group of 12 ranks") == 0);
+        assert_int_equal(outside, n == 1 ? 7 : 0);
+        tess__comms_leave_group(&c);
+        assert_int_equal(counted.live, 0);
+    }
+    counted.refuse = 0;
+}
+
 /* As tess__comms_create makes them. */
 static tess__comms comms_of(int32_t rank, int32_t n, int32_t shard_ranks) {
     static tess_comm *const made[TESS__N_COMMS] = { (tess_comm *)said, (tess_comm *)(said + 1), (tess_comm *)(said + 2),
@@ -237,6 +269,8 @@ int main(void) {
         cmocka_unit_test(test_group__any_keys_order_it),
         cmocka_unit_test(test_group__is_named_by_few_of_many_ranks),
         cmocka_unit_test(test_group__a_negative_color_stays_outside),
+        cmocka_unit_test(test_group__has_no_more_ranks_than_a_value_tells),
+        cmocka_unit_test(test_group__without_memory_it_is_not_joined),
         cmocka_unit_test(test_group__what_the_ranks_say_must_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -262,10 +262,12 @@ static void test_comms_parts__the_first_that_differs_is_named(void **state) {
         other.tags[i] = 0; /* not known */
         differ_as(mine, other, now);
         memset(other.what[i], 'x', TESS__POSTED_TEXT);
-        other.tags[i] = 1;
+        for (int k = 0; k < 5; k++)
+            other.tags[k] = k == i ? 2 : 1;
         assert_int_equal(
             tess__histories_differ(&c, &(tess__history){ .posted = 5, .tags = { 1, 1, 1, 1, 1 } }, 5, &other),
             TESS_E_MISMATCH); /* whatever a peer sends */
+        assert_int_equal(strlen(other.now.what), TESS__POSTED_TEXT - 1);
     }
     tess__history ours = mine; /* of a long run the last ones are known: here 4 to 19 */
     ours.posted = 18;

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "tests/unit/counted.h"
+
 #define tess__control_set fake_set
 #define tess__control_get fake_get
 #define tess__control_engines fake_engines
@@ -262,6 +264,27 @@ static void test_places__a_place_names_as_many_members_as_fit(void **state) {
     }
 }
 
+/* Without memory no circle is found. Each call says so where it cannot look at all. */
+static void test_places__without_memory_nothing_is_told_wrongly(void **state) {
+    (void)state;
+    int missing = 0, told = 0;
+    for (int n = 1; !told || missing < 3; n++) {
+        assert_in_range(n, 1, 20);
+        start(2, 7);
+        counted.refuse = 0;
+        assert_int_equal(waits(0, 0), TESS_OK);
+        counted.refuse = n;
+        tess_status s = waits(2, 1);
+        missing += s == TESS_E_NOMEM;
+        told = s == TESS_E_MISMATCH;
+        assert_true(s == TESS_OK || told || s == TESS_E_NOMEM);
+        assert_int_equal(counted.live, 0);
+    }
+    counted.refuse = 1;
+    assert_int_equal(exchanges(1, 0), TESS_E_NOMEM);
+    counted.refuse = 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_places__two_engines_in_two_orders_are_told),
@@ -272,6 +295,7 @@ int main(void) {
         cmocka_unit_test(test_places__engines_that_a_rank_has_not_or_no_more),
         cmocka_unit_test(test_places__what_is_not_sound_is_not_looked_at),
         cmocka_unit_test(test_places__engines_beyond_the_table_make_no_circle),
+        cmocka_unit_test(test_places__without_memory_nothing_is_told_wrongly),
         cmocka_unit_test(test_places__a_place_names_as_many_members_as_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,12 +5,33 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "tests/unit/counted.h"
+
+#define tess__comms_exchange fake_exchange
+#define tess__comms_share_memory fake_can
 #include "core/runtime/share.c"
 
 enum { RANKS = 3 };
 
 static tess_status answer;
 static int shared;
+
+static int can, exchanged;
+static arena_state said[N_ARENAS];
+
+int fake_can(const tess__comms *c) {
+    (void)c;
+    return can;
+}
+tess_status fake_exchange(tess__comms *c, const char *what, const void *mine, uint64_t bytes, void *out) {
+    assert_string_equal(what, "the comparison of arenas");
+    assert_int_equal(bytes, sizeof said);
+    memcpy(said, mine, bytes);
+    for (int32_t r = 0; r < c->world.nranks; r++)
+        memcpy((char *)out + (uint64_t)r * bytes, mine, bytes);
+    exchanged++;
+    return TESS_OK;
+}
 
 static tess_status note_share(tess_comm *c, tess_buffer *b, tess_error *e) {
     (void)c, (void)e;
@@ -151,11 +172,40 @@ static void test_share__a_state_says_what_is_registered_and_what_rests_where(voi
     assert_int_not_equal(hash_places(&p), all);
 }
 
+static void test_share__ranks_compare_what_they_have_first(void **state) {
+    (void)state;
+    tess__memory m;
+    tess__comms c;
+    tess__buffer b = { .role = TESS__MASTER, .domain = TESS_DOMAIN_DEVICE, .arena = TESS__RESIDENT, .bytes = 8 };
+    tess__plan plan = { .resident = { .buffers = &b, .n_buffers = 1 } };
+    tess__arena *a = make(&m, &c);
+    m.plan = &plan;
+    assert_int_equal(tess__memory_share(&m), TESS_OK);
+    assert_int_equal(exchanged, 0); /* the backend cannot */
+    can = 1;
+    counted.refuse = 1;
+    assert_int_equal(tess__memory_share(&m), TESS_E_NOMEM);
+    assert_string_equal(tess_last_error(), "no memory to compare 3 ranks");
+    counted.refuse = 0;
+    assert_int_equal(tess__memory_share(&m), TESS_OK);
+    assert_int_equal(exchanged, 1);
+    assert_int_equal(a->shared, 1);
+    for (int i = 0; i < N_ARENAS; i++) {
+        const arena_state none = { .bytes = 0 };
+        assert_true(said[i].places == (i == TESS__RESIDENT ? hash_places(&plan.resident) : 0));
+        assert_true(i == TESS__STEP || said[i].bytes + said[i].registered + said[i].shared == 0);
+        assert_true(i >= TESS__RESIDENT || memcmp(&said[i], &none, sizeof none) == 0);
+    }
+    assert_int_equal(said[TESS__STEP].bytes, 64);
+    assert_int_equal(counted.live, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_share__the_allocator_and_each_group_share_once),
         cmocka_unit_test(test_share__a_backend_that_cannot_is_asked_once_and_a_failure_ends_it),
         cmocka_unit_test(test_share__an_arena_that_differs_on_any_rank_stays_its_own),
+        cmocka_unit_test(test_share__ranks_compare_what_they_have_first),
         cmocka_unit_test(test_share__a_state_says_what_is_registered_and_what_rests_where),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,6 +126,18 @@ static tess_status query(void *ctx, tess_comm *c, tess_comm_caps *out) {
     out->caps = 0;
     return TESS_OK;
 }
+static tess_status query_ordered(void *ctx, tess_comm *c, tess_comm_caps *out) {
+    (void)ctx;
+    (void)c;
+    out->caps = TESS_COMM_STREAM_ORDERED;
+    return TESS_OK;
+}
+static tess_status wait_stream(tess_request *r, const tess_stream *s, tess_error *e) {
+    (void)r;
+    (void)s;
+    (void)e;
+    return TESS_E_INTERNAL;
+}
 static const tess_comm_ops comm_ops = { .struct_size = sizeof comm_ops, .query = query, .health = health };
 static tess__comms comms;
 static tess__streams q;
@@ -221,9 +233,9 @@ static void test_streams__a_recording_waits_for_its_own_transfers(void **state) 
 static void test_streams__the_end_waits_for_all_a_while(void **state) {
     (void)state;
     int a = 7, b = 0, c = 0, d = 0;
-    put(&b, &a);
     move(&q.up, &c, &a);
     move(&q.down, &d, &a);
+    put(&b, &a); /* which no transfer waits for */
     tess__streams_idle(&q);
     assert_int_equal(b + c + d, 21);
     assert_int_equal(limit_ns, 5000000000);
@@ -279,6 +291,34 @@ static void test_streams__a_late_result_comes_with_the_next_pass(void **state) {
     to[2] = 1;
     assert_int_equal(tess__passes_wait(&q), TESS_OK); /* once */
     assert_int_equal(to[2], 1);
+}
+
+static void test_streams__a_norm_has_an_event_or_comes_with_its_pass(void **state) {
+    (void)state;
+    int from = 7, to = 0;
+    put(&from, &from);
+    assert_int_equal(tess__norm_take(&q, &to, &from, sizeof to), TESS_OK);
+    assert_int_equal(q.norm_there->at, 2);
+    assert_null(q.passes[0].limbs);
+    assert_int_equal(tess__norm_wait(&q), TESS_OK);
+    assert_int_equal(to, 7);
+    q.late = 1;
+    assert_int_equal(tess__norm_take(&q, &to, &from, sizeof to), TESS_OK);
+    assert_ptr_equal(q.passes[0].limbs, &to);
+    assert_int_equal(q.norm_there->at, 2); /* the pass's own event is behind it */
+}
+
+static void test_streams__who_waits_for_collectives_is_asked_once(void **state) {
+    (void)state;
+    for (int can = 0; can < 3; can++) { /* both the promise and the slot */
+        static tess_comm_ops some;
+        tess__streams_end(&q);
+        some = (tess_comm_ops){ .struct_size = sizeof some, .query = can == 1 ? query : query_ordered };
+        some.wait_stream = can ? wait_stream : NULL;
+        comms.ops = &some;
+        assert_int_equal(tess__streams_start(&q, &device, &comms), TESS_OK);
+        assert_int_equal(q.comm_waits, can == 2);
+    }
 }
 
 static void test_streams__values_go_behind_the_latest_pass(void **state) {
@@ -354,6 +394,8 @@ int main(void) {
         CASE(test_streams__what_is_read_is_there),
         CASE(test_streams__a_result_comes_with_its_pass),
         CASE(test_streams__a_late_result_comes_with_the_next_pass),
+        CASE(test_streams__a_norm_has_an_event_or_comes_with_its_pass),
+        CASE(test_streams__who_waits_for_collectives_is_asked_once),
         CASE(test_streams__values_go_behind_the_latest_pass),
         CASE(test_streams__a_recorded_pass_is_waited_for_in_slices),
         CASE(test_streams__without_streams_nothing_is_waited_for),

@@ -45,8 +45,8 @@ static tess_status record(tess_event *event, const tess_stream *s, tess_error *e
 }
 
 static tess_status wait_for(tess_event *event, int64_t timeout_ns, tess_error *e) {
-    (void)timeout_ns;
     (void)e;
+    assert_int_equal(timeout_ns, -1);
     for (int i = 0; i < n_events; i++) /* with it all that came before */
         events[i].passed |= events[i].ms <= event->ms;
     return TESS_OK;
@@ -309,6 +309,32 @@ static void test_timeline__times_go_on_after_a_pause(void **state) {
     tess__trace_destroy(trace);
 }
 
+/* A base that was recorded for spans in flight is of no use once they have passed. */
+static void test_timeline__a_pause_leaves_no_base_behind(void **state) {
+    (void)state;
+    const tess__device device = { .ops = &ops, .mem = TESS_MEM_CUDA };
+    tess__span spans[4];
+    tess__timed *span, *open;
+    tess__timeline t;
+    tess__trace *trace = begin_at_zero(&t, &device, 0, 4);
+    for (int i = 0; i < 2; i++) { /* 11 s behind the base another is recorded, and then all has passed */
+        now_ms += 5500;
+        assert_int_equal(tess__timeline_begin(&t, &device.compute, &span), TESS_OK);
+        stop(&t, span);
+        assert_int_equal(tess__timeline_begin(&t, &device.compute, &open), TESS_OK);
+        now_ms += 5500;
+        stop(&t, open);
+        assert_int_equal(tess__timeline_read(&t), TESS_OK);
+        assert_int_equal(t.next_base, 0);
+        now_ms += 1;
+        assert_int_equal(tess__timeline_read(&t), TESS_OK);
+        assert_true(t.oldest == t.next);
+    }
+    assert_int_equal(tess__trace_read(trace, 0, spans, 4), 4);
+    tess__timeline_end(&t);
+    tess__trace_destroy(trace);
+}
+
 /* Transfers are on the tracks of their streams, under the instruction that they are of. */
 static void test_timeline__transfers_are_on_their_tracks(void **state) {
     (void)state;
@@ -406,6 +432,7 @@ int main(void) {
         cmocka_unit_test(test_timeline__a_full_ring_gives_what_has_passed),
         cmocka_unit_test(test_timeline__a_full_ring_waits),
         cmocka_unit_test(test_timeline__times_go_on_after_a_pause),
+        cmocka_unit_test(test_timeline__a_pause_leaves_no_base_behind),
         cmocka_unit_test(test_timeline__transfers_are_on_their_tracks),
         cmocka_unit_test(test_trace__a_span_ends_now),
         cmocka_unit_test(test_trace__the_last_spans_are_kept),
