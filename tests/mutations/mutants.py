@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Mutants of one C source: each is an expression or statement beside the original one, chosen at run time by MUTANT(i).
+"""Mutants of one C or C++ source: each is an expression or statement beside the original one, chosen at run time by MUTANT(i).
 
 Positions come from clang's syntax tree. What cannot be switched stays: constant expressions, static initialisers, macros'
 bodies, operands of sizeof. An edit keeps the number of lines, so that messages and debuggers name the right one."""
@@ -8,8 +8,12 @@ import re
 import subprocess
 
 NEVER = {'ConstantExpr', 'UnaryExprOrTypeTraitExpr', 'OffsetOfExpr', 'GenericSelectionExpr', 'StaticAssertDecl', 'GotoStmt',
-         'DesignatedInitExpr', 'TypeTraitExpr', 'StmtExpr', 'GCCAsmStmt'}
+         'DesignatedInitExpr', 'TypeTraitExpr', 'StmtExpr', 'GCCAsmStmt', 'CXXRecordDecl', 'CXXDefaultArgExpr'}
 SAME = {'ImplicitCastExpr', 'ParenExpr', 'CStyleCastExpr'}  # of one operand, seen through
+WRAPPED = {'CStyleCastExpr', 'ParenExpr', 'ImplicitCastExpr', 'ExprWithCleanups', 'CXXBindTemporaryExpr'}  # a statement, in these
+CALLS = {'CallExpr', 'CXXMemberCallExpr', 'CXXOperatorCallExpr', 'CXXThrowExpr'}
+FUNCTIONS = {'FunctionDecl', 'CXXMethodDecl', 'CXXConstructorDecl', 'CXXDestructorDecl'}
+CPP = '.cc'
 OTHER = {'+': '-', '-': '+', '*': '/', '/': '*', '%': '/', '&': '|', '|': '&', '^': '|', '<<': '>>', '>>': '<<'}
 RELATION = {'<': ('<=', '>='), '<=': ('<', '>'), '>': ('>=', '<='), '>=': ('>', '<'), '==': ('!=',), '!=': ('==',)}
 NEARER = {'<': 'ml_ + 1 < mr_', '<=': 'ml_ <= mr_ + 1', '>': 'ml_ > mr_ + 1', '>=': 'ml_ + 1 >= mr_'}
@@ -19,16 +23,20 @@ def syntax_tree(command, folder):
     """COMMAND: how the source is compiled."""
     words = [w for w in command if not w.startswith(('-W', '-flto', '-fprofile'))]
     at = words.index('-o')
-    words = ['clang-14', '-w', '-fsyntax-only', '-Xclang', '-ast-dump=json', *words[1:at], *words[at + 2:]]
+    # Of C++ only what stands in our namespaces: the library's headers are 100 times that.
+    more = ['-std=gnu++17', '-Xclang', '-ast-dump-filter=tess'] if any(w.endswith(CPP) for w in words) else []
+    words = ['clang-14', '-w', '-fsyntax-only', '-Xclang', '-ast-dump=json', *more, *words[1:at], *words[at + 2:]]
     run = subprocess.run(words, cwd=folder, capture_output=True)
     if run.returncode:
         raise RuntimeError(run.stderr.decode()[:400])
-    return json.loads(run.stdout)
+    trees = run.stdout.replace(b'\n}\n{', b'\n},\n{')  # one behind another
+    return {'inner': json.loads(b'[%s]' % trees)}
 
 
 class Source:
     def __init__(self, name, text):
         self.name, self.text, self.list, self.function, self.counts = name, text, [], None, {}
+        self.auto, self.flag = ('auto', 'bool') if name.endswith(CPP) else ('__auto_type', '_Bool')
 
     # ---- where a node stands ----
 
@@ -106,7 +114,9 @@ class Source:
         if not kind or kind in NEVER:
             return []
         if kind == 'VarDecl':
-            return [] if node.get('storageClass') == 'static' else self.children(node)
+            return [] if node.get('storageClass') == 'static' or node.get('constexpr') else self.children(node)
+        if kind == 'LambdaExpr':
+            return self.statement(node['inner'][-1], True)
         r = self.range(node)
         if r and not self.in_macro(node):
             if kind == 'InitListExpr' and re.fullmatch(rb'\{\s*0\s*\}', self.text[slice(*r)]):
@@ -145,7 +155,7 @@ class Source:
         if node.get('castKind') == 'NullToPointer' or (self.is_pointer(node) and self.in_macro(inner)):
             return '', self.text[slice(*self.range(node))].decode()
         sign = '+' if inner.get('objectKind') == 'bitfield' else ''
-        return f'__auto_type {name} = {sign}({self.changed(node)}); ', name
+        return f'{self.auto} {name} = {sign}({self.changed(node)}); ', name
 
     def binary(self, node, r):
         op, (left, right) = node['opcode'], node['inner']
@@ -154,7 +164,8 @@ class Source:
         if op in ('&&', '||'):
             m = self.mutant(node, f'{op} -> {"||" if op == "&&" else "&&"}')
             test = f'ml_ {"!=" if op == "&&" else "=="} {m}'
-            return self.replace(r, f'({{ _Bool ml_ = ({self.changed(left)}); ({test}) ? (_Bool)({self.changed(right)}) : ml_; }})')
+            left, right = (f'({self.flag})({self.changed(side)})' for side in (left, right))
+            return self.replace(r, f'({{ {self.flag} ml_ = {left}; ({test}) ? {right} : ml_; }})')
         if op in OTHER:
             if self.is_pointer(right) or (self.is_pointer(left) and op not in '+-') or '__m' in self.type_of(node):
                 return self.children(node)
@@ -181,7 +192,7 @@ class Source:
         cases = [f'{self.mutant(node, "deleted")} ? (void)0 : '] if deleted else []
         void = '(void)' if deleted else ''
         cases.append(f'{self.mutant(node, f"{op}= -> {OTHER[op]}=")} ? {void}({to} {OTHER[op]}= mr_) : ')
-        return self.replace(r, f'({{ __auto_type mr_ = ({value}); {"".join(cases)}{void}({to} {op}= mr_); }})')
+        return self.replace(r, f'({{ {self.auto} mr_ = ({value}); {"".join(cases)}{void}({to} {op}= mr_); }})')
 
     def unary(self, node, r, deleted=False):
         op, of = node['opcode'], node['inner'][0]
@@ -190,7 +201,7 @@ class Source:
         if op in '!-':
             m = self.mutant(node, f'{op} deleted')
             text = self.changed(of)
-            return self.replace(r, f'(!({text}) != {m})' if op == '!' else f'({{ __auto_type ml_ = ({text}); {m} ? ml_ : -ml_; }})')
+            return self.replace(r, f'(!({text}) != {m})' if op == '!' else f'({{ {self.auto} ml_ = ({text}); {m} ? ml_ : -ml_; }})')
         text = self.text[slice(*self.range(of))].decode()
         form = f'{text}{{}}' if node.get('isPostfix') else f'{{}}{text}'
         new = '--' if op == '++' else '++'
@@ -229,10 +240,16 @@ class Source:
         if kind == 'DoStmt' and self.in_macro(node):  # TRY(call)
             edits = self.children(node)
             return self.deleted(node, r, self.apply(edits, *r))
-        if self.in_macro(node) and kind not in ('CallExpr', 'CStyleCastExpr'):
+        if self.in_macro(node) and kind not in (*CALLS, 'CStyleCastExpr'):
             return self.children(node)
         if kind == 'CompoundStmt':
             return [e for i, c in enumerate(inner) for e in self.statement(c, last and i == len(inner) - 1)]
+        if node.get('hasVar') or node.get('hasInit') or node.get('isConstexpr'):
+            return [e for c in inner for e in self.statement(c)]
+        if kind == 'CXXForRangeStmt':
+            return self.statement(inner[-1])
+        if kind in ('CXXTryStmt', 'CXXCatchStmt'):
+            return [e for c in inner if c.get('kind') in ('CompoundStmt', 'CXXCatchStmt') for e in self.statement(c)]
         if kind == 'IfStmt':
             return self.condition(inner[0]) + [e for c in inner[1:] for e in self.statement(c)]
         if kind == 'WhileStmt':
@@ -250,9 +267,9 @@ class Source:
             text = self.apply(self.children(node), *r)
             return self.replace(r, text) if last else self.deleted(node, r, text)
         what = node
-        while what['kind'] in ('CStyleCastExpr', 'ParenExpr', 'ImplicitCastExpr'):
+        while what['kind'] in WRAPPED:
             what = what['inner'][0]
-        if what['kind'] == 'CallExpr' or (what['kind'] == 'BinaryOperator' and what['opcode'] == '='):
+        if what['kind'] in CALLS or (what['kind'] == 'BinaryOperator' and what['opcode'] == '='):
             m = self.mutant(node, 'deleted')
             return self.replace(r, f'({m} ? (void)0 : (void)({self.apply(self.children(what), *r)}))')
         if what['kind'] == 'CompoundAssignOperator':
@@ -269,18 +286,39 @@ class Source:
         self.function = node['name']
         b, e = self.range(body)
         returns = node['type']['qualType'].split('(')[0].strip()
-        what = '' if returns == 'void' else f' ({returns}){{0}}'
+        what = '' if returns == 'void' else ' {}' if self.name.endswith(CPP) else f' ({returns}){{0}}'
+        if re.search(r'(&|auto|\b[A-Z]\w*)$', returns):  # of a class, which may have no value by default
+            return self.statement(body, True)
         m = self.mutant(node, f'return{" 0" if what else ""} at once', (b, b))
         return [(b + 1, b + 1, f' if ({m}) return{what};')] + self.statement(body, True)
+
+
+def lambdas(node):
+    if node.get('kind') == 'LambdaExpr':
+        return [node]
+    return [found for c in node.get('inner', []) for found in lambdas(c)]
+
+
+def functions(node):
+    """(declaration, its body): of C++ also those of namespaces and classes, and lambdas of variables beside them. No templates."""
+    for c in node.get('inner', []):
+        kind = c.get('kind')
+        if kind in FUNCTIONS:
+            body = next((b for b in c.get('inner', []) if b.get('kind') == 'CompoundStmt'), None)
+            if body and not c.get('isImplicit'):
+                yield c, body
+        elif kind in ('TranslationUnitDecl', 'NamespaceDecl', 'LinkageSpecDecl') or (kind == 'CXXRecordDecl' and 'name' in c):
+            yield from functions(c)
+        elif kind == 'VarDecl':
+            for found in lambdas(c):
+                yield {**c, 'type': {'qualType': 'auto'}}, found['inner'][-1]
 
 
 def mutate(name, path, tree, without=()):
     """(the new text without what surrounds it, its mutants). WITHOUT: functions to leave as they are."""
     source = Source(name, path.read_bytes())
     edits = []
-    for node in tree.get('inner', []):
-        parts = node.get('inner', []) if node.get('kind') == 'FunctionDecl' else []
-        body = next((c for c in parts if c.get('kind') == 'CompoundStmt'), None)
-        if body and source.range(body) and not source.in_macro(body) and node['name'] not in without:
+    for node, body in functions(tree):
+        if source.range(body) and not source.in_macro(body) and node['name'].lstrip('~') not in without:
             edits += source.body(node, body)
     return source.apply(edits, 0, len(source.text)), source.list
