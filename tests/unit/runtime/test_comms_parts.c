@@ -281,6 +281,11 @@ static void test_comms_parts__the_first_that_differs_is_named(void **state) {
     late.tags[5] ^= 1;
     differ_as(ours, late, "the ranks call different things: rank 3 is in ours 5, rank 5 in theirs 5");
     differ_as(late, ours, "the ranks call different things: rank 3 is in theirs 5, rank 5 in ours 5");
+    tess__history near = ours;
+    near.posted = 19;
+    late.tags[3] ^= 1; /* of number 19, which stands where 3 stood */
+    differ_as(near, late, "the ranks call different things: rank 3 is in ours 5, rank 5 in theirs 5");
+    differ_as(late, near, "the ranks call different things: rank 3 is in theirs 5, rank 5 in ours 5");
     late = theirs;
     late.tags[1] ^= 1; /* of number 17 */
     differ_as(ours, late, "the ranks call different things: rank 3 is in ours 1, rank 5 in theirs 1");

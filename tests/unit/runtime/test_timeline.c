@@ -22,6 +22,7 @@ struct tess_event {
 };
 
 static tess_event events[EVENTS];
+static int n_streams;
 static int n_events, only_waited; /* only_waited: nothing has passed that nobody waited for */
 static double now_ms;
 
@@ -66,6 +67,7 @@ static tess_status stream(tess_device *d, uint32_t role, tess_stream *out, tess_
     (void)role;
     (void)e;
     *out = (tess_stream){ .mem = TESS_MEM_CUDA, .handle = &now_ms };
+    n_streams++;
     return TESS_OK;
 }
 
@@ -106,9 +108,10 @@ static const tess_device_ops ops = {
 static tess__trace *begin_at_zero(tess__timeline *t, const tess__device *device, int apart, uint64_t spans) {
     tess__trace *trace;
     now_ms = 0;
-    n_events = 0;
+    n_events = n_streams = 0;
     assert_int_equal(tess__trace_create(spans, &trace), TESS_OK);
     assert_int_equal(tess__timeline_start(t, device, apart, trace), TESS_OK);
+    assert_int_equal(n_streams, TESS__TIMELINES);
     return trace;
 }
 
