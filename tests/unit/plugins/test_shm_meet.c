@@ -145,8 +145,8 @@ static void end_with(rank_state *r, tess_status expected) {
 
 /* ---- the system --------------------------------------------------------------------------------- */
 
-/* The plugin calls this one. Linux looks for a message and then for the end: rank 0 may send and
- * close in between, and who reads an empty socket without waiting is told the end. Here each such reader is. */
+/* The plugin calls this one. Linux looks for a message and then for the end: rank 0 may send and close in between, and
+ * who reads an empty socket without waiting is told the end. Here each such reader is. */
 __attribute__((visibility("default"))) ssize_t recvmsg(int fd, struct msghdr *message, int flags) {
     struct pollfd now = { .fd = fd, .events = POLLIN };
     struct timeval waits = { 0 };

@@ -8,7 +8,7 @@
 #include "measured.h"
 #include "tests/unit/drawn_plan.h"
 
-/* Scratch of which no call has another's, more for fewer ranks too. One rank alone has nobody to call. */
+/* Each call wants other scratch, and fewer ranks may want more. One rank alone has nobody to call. */
 static tess_status odd_need(void *ctx, const tess_plan_env *env, const tess_collective *c, tess_need *out) {
     (void)ctx;
     uint64_t h = tess__hash_u64(TESS__HASH_START, (uint64_t)c->op << 32 | c->send_dtype << 16 | c->recv_dtype);
@@ -50,7 +50,7 @@ static const tess_device_ops with_graphs = { .struct_size = sizeof with_graphs,
                                              .record_begin = no_recording,
                                              .optimizer_prepare = no_numbers };
 
-/* Of some the last unit alone learns, or the last parameter is none that is stepped. */
+/* Of some the last unit alone learns; of some the last parameter is one that is stepped, and no buffer. */
 static void bend(int n, tess__plan *p) {
     const int64_t elems = 90;
     tess_param_options last = { .struct_size = sizeof last, .dtype = TESS_F32, .name = "d.last", .shape = &elems };
