@@ -121,6 +121,21 @@ static void mismatches(check *self) {
     disagree(r, "the root", call_of(TESS_BROADCAST, 1000, 5), odd);
 }
 
+/* Ranks 0 and 2 differ and have long posted when rank 1 comes. Nobody leaves before it has heard of it too. */
+static void mismatch_hears_late_rank(check *self) {
+    comm_rank *r = comm_open(self);
+    must_compare(r);
+    init_group(r);
+    tess_error e = { .struct_size = sizeof e };
+    tess_collective c = call_of(TESS_ALL_GATHER, 10, r->rank == 2 ? 6 : 5);
+    if (r->rank == 1)
+        check_sleep_ms(200);
+    tess_status s = one(r, &c, &e);
+    check_that(r->c, s == TESS_E_MISMATCH, "gave %s, expected TESS_E_MISMATCH: %s", check_status(s), e.message);
+    check_that(r->c, r->rank == 2 ? e.rank == 0 || e.rank == 1 : e.rank == 2, "blames rank %d: %s", e.rank, e.message);
+    r->ops->destroy(r->comm);
+}
+
 /* One rank calls finalize while the others still communicate. */
 static void finalize_against_post(check *self) {
     comm_rank *r = comm_open(self);
@@ -443,6 +458,7 @@ static void destroy_with_requests(check *self) {
 const check_case check_cases_comm_faults[] = {
     { "mismatches_two_ranks", 2, mismatches, 0, 0 },
     { "mismatches_four_ranks", 4, mismatches, 0, 0 },
+    { "mismatch_hears_late_rank", 3, mismatch_hears_late_rank, 0, 0 },
     { "finalize_against_post", 3, finalize_against_post, 0, 0 },
     { "abort_while_waiting", 3, abort_while_waiting, 0, 0 },
     { "abort_while_moving", 2, abort_while_moving, 0, 0 },
