@@ -3,13 +3,6 @@
 
 namespace tess_gloo {
 
-static uint64_t fnv(const std::string &text) {
-    uint64_t hash = 14695981039346656037u;
-    for (unsigned char c : text)
-        hash = (hash ^ c) * 1099511628211u;
-    return hash;
-}
-
 Communicator::Communicator(std::shared_ptr<Settings> settings, const tess_comm_config &cfg, std::string prefix)
     : settings_(std::move(settings)), rank_(cfg.rank), size_(cfg.nranks), prefix_(std::move(prefix)),
       mesh_(size_ > 1 ? new Mesh(*settings_, rank_, size_, stop_) : nullptr),
@@ -65,7 +58,7 @@ void Communicator::connect() {
         return;
     mesh_->connect(prefix_);
     watcher_ = std::thread([this] { watch(); });
-    operations_.meet(KIT_OP_JOIN, fnv(prefix_), seq_++);
+    operations_.meet(KIT_OP_JOIN, 0, seq_++);
 }
 
 void Communicator::finalize() {
