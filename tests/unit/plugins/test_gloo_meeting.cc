@@ -252,6 +252,23 @@ void test_gloo_meeting__who_cannot_be_reached_is_named_with_the_reason(void **) 
     assert_true(__real_kit_now_ns() - begin_ns > 300 * kMs);
 }
 
+// The time begins anew where it was reached.
+void test_gloo_meeting__who_was_reached_and_is_gone_is_named(void **) {
+    SecondOfTwo m("0.3");
+    auto listener = std::make_unique<Listener>();
+    const struct sockaddr_storage address = listener->card.address;
+    m.publish_0(listener->card);
+    Call meeting([&] { m.run(); });
+    assert_true(listener->somebody(20000));
+    listener->accept();
+    const int64_t begin_ns = __real_kit_now_ns();
+    listener.reset();
+    assert_failed(meeting.join(), TESS_E_PEER, 0,
+                  "rank 0 cannot be reached from rank 1 at " + address_text(address) +
+                      " within 0.3 s: Connection refused");
+    assert_true(__real_kit_now_ns() - begin_ns > 250 * kMs);
+}
+
 void test_gloo_meeting__without_a_heartbeat_a_rank_is_tried_until_a_stop(void **) {
     SecondOfTwo m("0");
     const Listener nobody(0);
@@ -488,6 +505,7 @@ int main() {
         cmocka_unit_test(test_gloo_meeting__a_late_card_is_asked_for_again),
         cmocka_unit_test(test_gloo_meeting__a_rank_needs_a_file_for_each_other),
         cmocka_unit_test(test_gloo_meeting__who_cannot_be_reached_is_named_with_the_reason),
+        cmocka_unit_test(test_gloo_meeting__who_was_reached_and_is_gone_is_named),
         cmocka_unit_test(test_gloo_meeting__without_a_heartbeat_a_rank_is_tried_until_a_stop),
         cmocka_unit_test(test_gloo_meeting__who_says_nothing_is_tried_again),
         cmocka_unit_test(test_gloo_meeting__who_proves_its_rank_is_let_in),
