@@ -335,19 +335,6 @@ void Mesh::release_sockets() {
     sockets_.clear();
 }
 
-Mesh::~Mesh() {
-    patrol_.reset();
-    drop_data();
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (auto &list : recv_)
-        list.clear();
-    for (auto &buffer : send_)
-        buffer.reset();
-    goodbye_.clear();
-    probe_.clear();
-    goodbye_send_.reset();
-    watch_.reset();
-    context_.reset(); // closes the connections without resetting them
-}
+Mesh::~Mesh() = default; // here, where a Patrol is known
 
 } // namespace tess_gloo

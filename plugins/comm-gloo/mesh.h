@@ -89,10 +89,12 @@ class Mesh {
     std::atomic<int> waiting_for_{ -1 };
     std::atomic<int> unreachable_{ -1 }; // the first rank whose host fell silent
     std::atomic<bool> impatient_{ false };
-    std::shared_ptr<gloo::transport::Context> context_;
-    std::unique_ptr<Patrol> patrol_;
     int turn_ = 0;
-    std::vector<Message> sent_headers_, got_headers_; // [peer], [2 * peer + turn]
+
+    // They end from the last to the first: the patrol, which looks at connections; buffers; connections; their memory.
+    std::vector<Message> sent_headers_, got_headers_;   // [peer], [2 * peer + turn]
+    std::vector<uint64_t> words_;                       // goodbyes received and sent; a target of unanswered receives
+    std::shared_ptr<gloo::transport::Context> context_; // its end closes the connections without resetting them
 
     // Guards the lists against wake(), and probing against itself.
     std::mutex mutex_;
@@ -106,7 +108,7 @@ class Mesh {
     std::unique_ptr<Buffer> watch_;
     std::vector<std::unique_ptr<Buffer>> probe_;
     std::vector<Socket> sockets_; // duplicates that keep the connections of closed pairs open
-    std::vector<uint64_t> words_; // goodbyes received and sent; a target of unanswered receives
+    std::unique_ptr<Patrol> patrol_;
 };
 
 } // namespace tess_gloo

@@ -148,8 +148,9 @@ struct SecondOfTwo { // rank 1 of two
     Failure failure() {
         return failure_in([&] { run(); });
     }
-    void publish_0(const Card &card, size_t bytes = sizeof(Card)) {
-        store->set("group/gloo/0", std::string(reinterpret_cast<const char *>(&card), bytes));
+    void publish_0(const Card &card, size_t bytes = sizeof(Card)) { publish(0, card, bytes); }
+    void publish(int rank, const Card &card, size_t bytes = sizeof(Card)) {
+        store->set("group/gloo/" + std::to_string(rank), std::string(reinterpret_cast<const char *>(&card), bytes));
     }
     std::shared_ptr<Host::Store> store = no_store();
     Host host;
@@ -172,6 +173,11 @@ struct Listener { // in the place of rank 0
     bool somebody(int ms) const {
         struct pollfd wait = { socket.get(), POLLIN, 0 };
         return poll(&wait, 1, ms) == 1;
+    }
+    Socket come() const {
+        Socket s(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        connect(s.get(), reinterpret_cast<const struct sockaddr *>(&card.address), sizeof(struct sockaddr_in));
+        return s;
     }
     Socket accept() const { return Socket(accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
     Card card{};
@@ -250,6 +256,48 @@ void test_gloo_meeting__who_cannot_be_reached_is_named_with_the_reason(void **) 
                   "rank 0 cannot be reached from rank 1 at " + address_text(nobody.card.address) +
                       " within 0.3 s: Connection refused");
     assert_true(__real_kit_now_ns() - begin_ns > 300 * kMs);
+}
+
+// Its port is there and its queue is full: an attempt gets no answer.
+void test_gloo_meeting__who_does_not_answer_is_named(void **) {
+    SecondOfTwo m("0.3");
+    const Listener busy(8);
+    listen(busy.socket.get(), 0);
+    const Socket first = busy.come(), second = busy.come();
+    m.publish_0(busy.card);
+    assert_failed(m.failure(), TESS_E_PEER, 0,
+                  "rank 0 cannot be reached from rank 1 at " + address_text(busy.card.address) +
+                      " within 0.3 s: no answer");
+}
+
+// Higher ranks come to lower ones, never the other way.
+void test_gloo_meeting__a_rank_waits_for_those_above(void **) {
+    SecondOfTwo m("0.1");
+    const Listener above;
+    m.publish(1, above.card);
+    Call meeting([&] { m.run(0, 2); });
+    assert_false(above.somebody(300));
+    assert_false(meeting.ended());
+    assert_int_equal(m.waiting_for, 1);
+    m.stop = true;
+    assert_failed(meeting.join(), TESS_E_ABORTED, -1, "stopped");
+}
+
+void test_gloo_meeting__who_greets_otherwise_is_left(void **) {
+    SecondOfTwo m("0");
+    const Listener listener;
+    const Greeting greeting = { Greeting::kMagic + 1, {} };
+    char more;
+    m.publish_0(listener.card);
+    Call meeting([&] { m.run(); });
+    for (int i = 0; i < 2; i++) { // and tried again
+        assert_true(listener.somebody(20000));
+        const Socket rank = listener.accept();
+        assert_int_equal(send(rank.get(), &greeting, sizeof greeting, MSG_NOSIGNAL), sizeof greeting);
+        assert_int_equal(recv(rank.get(), &more, 1, 0), 0);
+    }
+    m.stop = true;
+    assert_failed(meeting.join(), TESS_E_ABORTED, -1, "stopped");
 }
 
 // The time begins anew where it was reached.
@@ -379,7 +427,11 @@ void test_gloo_meeting__who_proves_its_rank_is_let_in(void **) {
         port.turn();
         assert_true(Port::stays(guest));
     }
-    port.turn();
+    const std::vector<char> more(65536); // is not read here
+    assert_true(say(guest, more.data(), more.size()));
+    for (int i = 0; i < 3; i++)
+        port.turn();
+    assert_true(Port::stays(guest));
     assert_true(port.arrived.empty());
     port.known = 3;
     port.turn();
@@ -505,6 +557,9 @@ int main() {
         cmocka_unit_test(test_gloo_meeting__a_late_card_is_asked_for_again),
         cmocka_unit_test(test_gloo_meeting__a_rank_needs_a_file_for_each_other),
         cmocka_unit_test(test_gloo_meeting__who_cannot_be_reached_is_named_with_the_reason),
+        cmocka_unit_test(test_gloo_meeting__who_does_not_answer_is_named),
+        cmocka_unit_test(test_gloo_meeting__a_rank_waits_for_those_above),
+        cmocka_unit_test(test_gloo_meeting__who_greets_otherwise_is_left),
         cmocka_unit_test(test_gloo_meeting__who_was_reached_and_is_gone_is_named),
         cmocka_unit_test(test_gloo_meeting__without_a_heartbeat_a_rank_is_tried_until_a_stop),
         cmocka_unit_test(test_gloo_meeting__who_says_nothing_is_tried_again),
