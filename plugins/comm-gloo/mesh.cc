@@ -97,7 +97,6 @@ void Mesh::connect(const std::string &prefix) {
 
 // Receives that stay posted: a header ahead, the goodbye, and those that tell of a broken connection.
 void Mesh::post_standing(int peer) {
-    waiting_for_ = peer;
     guarded(peer, [&] {
         goodbye_[peer]->recv(peer, kGoodbyeSlot, 0, sizeof(uint64_t));
         watch_->recv(peer, kWatchSlot, 0, sizeof(uint64_t));

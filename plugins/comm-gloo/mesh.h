@@ -37,7 +37,7 @@ class Mesh {
 
     // Meets the other ranks under the name `prefix`, and connects every pair.
     void connect(const std::string &prefix);
-    int waiting_for() const { return waiting_for_; } // any thread: the rank that connect() waits for, -1 none
+    int waiting_for() const { return waiting_for_; } // any thread: the rank of the last wait, -1 none
 
     // Any thread. Wakes the worker and the watcher out of every wait; they then see `stop`.
     void wake();
@@ -50,7 +50,10 @@ class Mesh {
     Message &outgoing(int peer) { return sent_headers_[peer]; }
     const Message &incoming(int peer) const { return got_headers_[2 * peer + turn_]; }
     void send_header(int peer, size_t payload_bytes);
-    void await_header(int peer) { wait_recv(kHeaderSlot, peer); }
+    void await_header(int peer) {
+        waiting_for_ = peer;
+        wait_recv(kHeaderSlot, peer);
+    }
     // After a failure: true if a peer's header arrives before its connection ends and before lose_patience().
     bool header_came(int peer);
     void release_headers();

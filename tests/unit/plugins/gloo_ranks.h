@@ -31,6 +31,12 @@ struct Host {
             values[key] = value;
             changed.notify_all();
         }
+        Card card(const std::string &key) {
+            Card c{};
+            std::lock_guard<std::mutex> held(lock);
+            memcpy(&c, values[key].data(), std::min(values[key].size(), sizeof c));
+            return c;
+        }
     };
 
     Host(std::shared_ptr<Store> s, Text o) : store(std::move(s)), options(std::move(o)) {
@@ -146,8 +152,7 @@ class Group {
         for (const auto &call : meeting)
             if (call->join().code != TESS_OK)
                 failure_ = call->join().message;
-        const std::string card = store->values["group/gloo/0"];
-        memcpy(&card_0_, card.data(), std::min(card.size(), sizeof card_0_));
+        card_0_ = store->card("group/gloo/0");
     }
     const std::string &failure() const { return failure_; }
     const Card &card_0() const { return card_0_; } // by which rank 0 was met

@@ -6,8 +6,12 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <csetjmp>
 #include <cstdarg>
 #include <cstddef>
@@ -23,7 +27,9 @@ using namespace tess_gloo;
 
 static std::atomic<int> silent_port{ 0 };          // the rank that listens there …
 static std::atomic<int> ack_ms{ 0 }, data_ms{ 0 }; // … was last heard of so long ago
-static std::atomic<int64_t> late_ns{ 0 };
+static std::atomic<int64_t> late_ns{ 0 }, period_ns{ 0 };
+enum class Timer { kUsual, kRefused, kOther, kZero }; // kOther: a descriptor that is no timer; kZero: it has number 0
+static Timer timer;
 
 extern "C" {
 int __real_getsockopt(int, int, int, void *, socklen_t *);
@@ -40,15 +46,36 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *bytes
     info->tcpi_last_data_recv = silent ? data_ms.load() : 0;
     return s;
 }
+int __real_timerfd_create(int, int);
+int __wrap_timerfd_create(int clock, int flags) {
+    if (timer == Timer::kRefused) {
+        errno = EMFILE;
+        return -1;
+    }
+    if (timer == Timer::kOther)
+        return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    const int fd = __real_timerfd_create(clock, flags);
+    if (timer != Timer::kZero)
+        return fd;
+    dup2(fd, 0);
+    close(fd);
+    return 0;
+}
+int __real_timerfd_settime(int, int, const struct itimerspec *, struct itimerspec *);
+int __wrap_timerfd_settime(int fd, int flags, const struct itimerspec *every, struct itimerspec *before) {
+    const bool same = memcmp(&every->it_interval, &every->it_value, sizeof every->it_value) == 0;
+    period_ns = same && flags == 0 ? every->it_value.tv_sec * INT64_C(1000000000) + every->it_value.tv_nsec : -1;
+    return __real_timerfd_settime(fd, flags, every, before);
+}
 int64_t __real_kit_now_ns(void);
 int64_t __wrap_kit_now_ns(void) {
     return __real_kit_now_ns() + late_ns;
 }
 }
 
-static void fall_silent(const Group &group, int last_ack_ms, int last_data_ms) {
+static void fall_silent(const Card &card, int last_ack_ms, int last_data_ms) {
     ack_ms = last_ack_ms, data_ms = last_data_ms;
-    silent_port = ntohs(reinterpret_cast<const struct sockaddr_in &>(group.card_0().address).sin_port);
+    silent_port = ntohs(reinterpret_cast<const struct sockaddr_in &>(card.address).sin_port);
 }
 
 namespace {
@@ -193,6 +220,7 @@ void test_gloo_mesh__who_has_ended_is_named(void **) {
         assert_int_equal(group[r].dead_peer(), -1);
     Call watching([&] { group[0].watch(); }), awaiting([&] { group[0].await_header(2); });
     pause_ms(20);
+    assert_int_equal(group[0].waiting_for(), 2);
     assert_false(watching.ended() || awaiting.ended());
     group.end(2);
     assert_true(becomes([&] { return watching.ended(); }));
@@ -341,7 +369,7 @@ void test_gloo_mesh__a_silent_host_is_named_for_all_that_ended_with_it(void **) 
     Speaks again;
     Group group(3, "0.2");
     assert_met(group);
-    fall_silent(group, 201, 10000);
+    fall_silent(group.card_0(), 201, 10000);
     const double took_ms = watch_ms(group[1]);
     if (took_ms < 150) // the patrol began a little before the watch
         fail_msg("lost after %.3g ms", took_ms);
@@ -362,7 +390,7 @@ void test_gloo_mesh__who_was_heard_of_is_not_silent(void **) {
     for (const auto &ms : heard_ms) {
         Group group(2, "0.2");
         assert_met(group);
-        fall_silent(group, ms[0], ms[1]);
+        fall_silent(group.card_0(), ms[0], ms[1]);
         pause_ms(400);
         assert_int_equal(group[1].dead_peer(), -1);
         silent_port = 0;
@@ -373,9 +401,44 @@ void test_gloo_mesh__without_a_limit_silence_lasts(void **) {
     Speaks again;
     Group group(2, "0");
     assert_met(group);
-    fall_silent(group, 100000, 100000);
+    fall_silent(group.card_0(), 100000, 100000);
     pause_ms(100);
     assert_int_equal(group[1].dead_peer(), -1);
+}
+
+void test_gloo_mesh__hosts_are_looked_at_eight_times_within_the_limit(void **) {
+    static const struct {
+        const char *heartbeat;
+        int64_t ns;
+    } rows[] = { { "0.2", 25000000 }, { "20", INT64_C(2500000000) }, { "72000", INT64_C(9000000000000) } };
+    for (const auto &row : rows) {
+        Group group(2, row.heartbeat);
+        assert_met(group);
+        assert_int_equal(period_ns, row.ns);
+    }
+}
+
+void test_gloo_mesh__a_timer_that_is_refused_is_named(void **) {
+    timer = Timer::kRefused;
+    assert_string_equal(Group(2, "1").failure().c_str(), "gloo: no timer: Too many open files");
+    timer = Timer::kOther;
+    assert_string_equal(Group(2, "1").failure().c_str(), "gloo: no timer: Invalid argument");
+    timer = Timer::kUsual;
+}
+
+// Where standard input was closed.
+void test_gloo_mesh__a_timer_may_have_the_number_zero(void **) {
+    Speaks again;
+    auto store = std::make_shared<Host::Store>();
+    Rank zero(store, 0, 2, { { "heartbeat", "0" } }), one(store, 1, 2, { { "heartbeat", "0.2" } });
+    timer = Timer::kZero;
+    Call meeting([&] { zero.mesh->connect("group"); });
+    one.mesh->connect("group");
+    timer = Timer::kUsual;
+    assert_failed(meeting.join(), TESS_OK, -1, "");
+    fall_silent(store->card("group/gloo/0"), 1000, 1000);
+    one.mesh->watch();
+    assert_int_equal(one.mesh->dead_peer(), 0);
 }
 
 // A process that was stopped has heard nothing meanwhile: that is nobody's silence.
@@ -385,7 +448,7 @@ void test_gloo_mesh__time_in_which_this_process_stood_is_not_silence(void **) {
     assert_met(group);
     pause_ms(100);
     late_ns = INT64_C(10000000000);
-    fall_silent(group, 10000, 10000);
+    fall_silent(group.card_0(), 10000, 10000);
     const double took_ms = watch_ms(group[1]);
     if (took_ms < 390)
         fail_msg("lost after %.3g ms", took_ms);
@@ -410,6 +473,9 @@ int main() {
         cmocka_unit_test(test_gloo_mesh__a_silent_host_is_named_for_all_that_ended_with_it),
         cmocka_unit_test(test_gloo_mesh__who_was_heard_of_is_not_silent),
         cmocka_unit_test(test_gloo_mesh__without_a_limit_silence_lasts),
+        cmocka_unit_test(test_gloo_mesh__hosts_are_looked_at_eight_times_within_the_limit),
+        cmocka_unit_test(test_gloo_mesh__a_timer_that_is_refused_is_named),
+        cmocka_unit_test(test_gloo_mesh__a_timer_may_have_the_number_zero),
         cmocka_unit_test(test_gloo_mesh__time_in_which_this_process_stood_is_not_silence),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
