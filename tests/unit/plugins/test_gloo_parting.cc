@@ -6,11 +6,15 @@
 #include <dirent.h>
 #include <unistd.h>
 
+#include <cinttypes>
 #include <csetjmp>
+#include <csignal>
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 
 extern "C" {
 #include <cmocka.h> // last: it defines "fail"
@@ -100,6 +104,39 @@ int sockets() {
     }
     closedir(dir);
     return n;
+}
+
+// ---- threads ----------------------------------------------------------------------------------------
+
+// The threads of that name which block these signals.
+int threads_named(const char *name, uint64_t blocked) {
+    int n = 0;
+    DIR *dir = opendir("/proc/self/task");
+    while (const struct dirent *entry = readdir(dir)) {
+        std::ifstream status(std::string("/proc/self/task/") + entry->d_name + "/status");
+        std::string line, own_name;
+        for (uint64_t mask; std::getline(status, line);)
+            if (line.find("Name:\t") == 0)
+                own_name = line.substr(6);
+            else if (sscanf(line.c_str(), "SigBlk: %" SCNx64, &mask) == 1)
+                n += own_name == name && (mask & blocked) == blocked;
+    }
+    closedir(dir);
+    return n;
+}
+
+// No signal of the program's reaches them.
+void test_gloo_parting__threads_have_names_and_no_signals(void **) {
+    const uint64_t blocked = UINT64_C(1) << (SIGPIPE - 1) | UINT64_C(1) << (SIGTERM - 1) | UINT64_C(1) << (SIGINT - 1);
+    World world(2);
+    assert_met(world);
+    for (const char *name : { "tess-gloo-io", "tess-gloo-work", "tess-gloo-watch" })
+        assert_true(becomes([&] { return threads_named(name, blocked) == 2; }));
+    for (int r = 0; r < 2; r++) {
+        world.destroy(r);
+        for (const char *name : { "tess-gloo-work", "tess-gloo-watch" })
+            assert_true(becomes([&] { return threads_named(name, 0) == 1 - r; }));
+    }
 }
 
 // ---- aborts -----------------------------------------------------------------------------------------
@@ -203,6 +240,7 @@ void test_gloo_parting__after_a_goodbye_an_end_is_no_loss(void **) {
 
 int main() {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gloo_parting__threads_have_names_and_no_signals),
         cmocka_unit_test(test_gloo_parting__an_abort_is_heard_at_once),
         cmocka_unit_test(test_gloo_parting__one_rank_alone_may_abort),
         cmocka_unit_test(test_gloo_parting__who_has_lost_a_rank_stays_for_the_others),
