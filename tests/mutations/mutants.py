@@ -305,7 +305,7 @@ def functions(node):
         kind = c.get('kind')
         if kind in FUNCTIONS:
             body = next((b for b in c.get('inner', []) if b.get('kind') == 'CompoundStmt'), None)
-            if body and not c.get('isImplicit'):
+            if body and not c.get('isImplicit') and not c.get('explicitlyDefaulted'):
                 yield c, body
         elif kind in ('TranslationUnitDecl', 'NamespaceDecl', 'LinkageSpecDecl') or (kind == 'CXXRecordDecl' and 'name' in c):
             yield from functions(c)
