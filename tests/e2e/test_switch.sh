@@ -6,12 +6,13 @@
 . "$SOURCE/tests/support/hosts.sh"
 hosts_on_switch 3
 
-# knock FROM TO: connects to a port where nobody listens; how long the refusal took is in $took. Fails after 3 s.
+# knock FROM TO: connects to a port where nobody listens; how long the refusal took is in $took, and how much of that processors
+# were scarce in $waited. The way into the host does not count: it mounts, and waits for whoever else mounts. Fails after 3 s.
+export -f milliseconds scarce start_clock stop_clock
 knock() {
-  start_clock
-  on "$1" timeout 3 bash -c "exec 3<>/dev/tcp/${address[$2]}/9" 2>/dev/null
-  local code=$?
-  stop_clock
+  local said code=0
+  said=$(on "$1" timeout 3 bash -c 'start_clock; : 3<>"/dev/tcp/$0/9"; code=$?; stop_clock; echo $took $waited; exit $code' "${address[$2]}" 2>/dev/null) || code=$?
+  read -r took waited <<<"$said"
   [ $code = 1 ]
 }
 for pair in "0 1" "1 2" "2 0"; do knock $pair || fail "no way: $pair"; done
