@@ -125,7 +125,7 @@ int threads_named(const char *name, uint64_t blocked) {
     return n;
 }
 
-// No signal of the program's reaches them.
+// No signal of the program's reaches them. The watcher that has seen the other's end may end too.
 void test_gloo_parting__threads_have_names_and_no_signals(void **) {
     const uint64_t blocked = UINT64_C(1) << (SIGPIPE - 1) | UINT64_C(1) << (SIGTERM - 1) | UINT64_C(1) << (SIGINT - 1);
     World world(2);
@@ -135,7 +135,7 @@ void test_gloo_parting__threads_have_names_and_no_signals(void **) {
     for (int r = 0; r < 2; r++) {
         world.destroy(r);
         for (const char *name : { "tess-gloo-work", "tess-gloo-watch" })
-            assert_true(becomes([&] { return threads_named(name, 0) == 1 - r; }));
+            assert_true(becomes([&] { return threads_named(name, 0) <= 1 - r; }));
     }
 }
 
