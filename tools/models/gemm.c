@@ -3,23 +3,44 @@
 #include "parallel.h"
 
 enum { MR = 6, NR = 16, KC = 256, NC = 256 };
-typedef float vec __attribute__((vector_size(NR * sizeof(float))));
 _Static_assert(GEMM_SCRATCH_BYTES % 64 == 0 && GEMM_SCRATCH_BYTES >= (KC * NC + KC * MR) * 4, "the panels fit");
 
-/* Multiplies an a panel (MR values per k) by a b panel (NR values per k) into tile[MR][NR]. */
-OPS_CLONES static void multiply_panels(int64_t depth, const float *a, const float *b, float *tile) {
-    vec c0 = { 0 }, c1 = { 0 }, c2 = { 0 }, c3 = { 0 }, c4 = { 0 }, c5 = { 0 };
-    for (int64_t k = 0; k < depth; k++, a += MR, b += NR) {
-        vec v = *(const vec *)b;
-        c0 += a[0] * v;
-        c1 += a[1] * v;
-        c2 += a[2] * v;
-        c3 += a[3] * v;
-        c4 += a[4] * v;
-        c5 += a[5] * v;
+/* Multiplies an a panel (MR values per k) by a b panel (NR values per k) into tile[MR][NR], WIDTH columns at a time.
+ * Those are one register: sums of two GCC keeps in memory, which is seven times slower. */
+#define MULTIPLY_PANELS(TARGETS, NAME, WIDTH)                                                                          \
+    TARGETS static void NAME(int64_t depth, const float *a, const float *b, float *tile) {                             \
+        typedef float vec __attribute__((vector_size(WIDTH * sizeof(float))));                                         \
+        for (int64_t n = 0; n < NR; n += WIDTH) {                                                                      \
+            vec c0 = { 0 }, c1 = { 0 }, c2 = { 0 }, c3 = { 0 }, c4 = { 0 }, c5 = { 0 };                                \
+            const float *row = a, *column = b + n;                                                                     \
+            for (int64_t k = 0; k < depth; k++, row += MR, column += NR) {                                             \
+                vec v = *(const vec *)column;                                                                          \
+                c0 += row[0] * v;                                                                                      \
+                c1 += row[1] * v;                                                                                      \
+                c2 += row[2] * v;                                                                                      \
+                c3 += row[3] * v;                                                                                      \
+                c4 += row[4] * v;                                                                                      \
+                c5 += row[5] * v;                                                                                      \
+            }                                                                                                          \
+            enum { NEXT = NR / WIDTH };                                                                                \
+            vec *out = (vec *)(tile + n);                                                                              \
+            out[0] = c0, out[NEXT] = c1, out[2 * NEXT] = c2;                                                           \
+            out[3 * NEXT] = c3, out[4 * NEXT] = c4, out[5 * NEXT] = c5;                                                \
+        }                                                                                                              \
     }
-    vec *out = (vec *)tile;
-    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3, out[4] = c4, out[5] = c5;
+MULTIPLY_PANELS(OPS_CLONES, multiply_panels_8, 8)
+#ifdef OPS_WIDEST
+MULTIPLY_PANELS(__attribute__((target(OPS_WIDEST))), multiply_panels_16, 16)
+#endif
+
+static void multiply_panels(int64_t depth, const float *a, const float *b, float *tile) {
+#ifdef OPS_WIDEST
+    if (OPS_HAS_WIDEST) {
+        multiply_panels_16(depth, a, b, tile);
+        return;
+    }
+#endif
+    multiply_panels_8(depth, a, b, tile);
 }
 
 /* Packs rows i … into a panel ordered by k; rows beyond the matrix become zero. */

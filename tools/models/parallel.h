@@ -11,8 +11,10 @@
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && !TESSERA_SANITIZED
 #if __GNUC__ >= 12
 #define OPS_WIDEST "arch=x86-64-v4"
+#define OPS_HAS_WIDEST __builtin_cpu_supports("x86-64-v4")
 #else
 #define OPS_WIDEST "avx512f" /* GCC 11 does not know x86-64 levels */
+#define OPS_HAS_WIDEST __builtin_cpu_supports("avx512f")
 #endif
 #define OPS_CLONES __attribute__((target_clones(OPS_WIDEST, "avx2", "default")))
 #else
