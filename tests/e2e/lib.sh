@@ -33,10 +33,13 @@ within() {
   shift
   for ((i = 0; i < tries; i++)); do
     if "$@"; then return 0; fi
-    sleep 0.02
+    pause
   done
   return 1
 }
+# pause: 20 ms, without a process: nobody writes into this pipe.
+exec {quiet}<> <(:)
+pause() { read -rt 0.02 -u "$quiet" || :; }
 
 # leftovers: the running processes with our mark, but this shell's own helpers; zombies are ended already.
 leftovers() {
@@ -67,7 +70,10 @@ ends() {
   code=0
   wait "$1" 2>/dev/null || code=$?
 }
-gone() { ! kill -0 "$1" 2>/dev/null || grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
+gone() { # or a zombie; a name may hold spaces and brackets
+  local stat
+  ! read -r stat 2>/dev/null <"/proc/$1/stat" || [[ ${stat##*) } = [ZX]* ]]
+}
 
 milliseconds() { echo $(($(date +%s%N) / 1000000)); }
 # scarce: the milliseconds so far in which someone waited for a processor, as the kernel counts them; 0 where it does not.
