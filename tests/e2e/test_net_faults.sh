@@ -127,10 +127,14 @@ late_host() { # late_host HOST COMMAND…: for 4 s, which is longer than the lim
   all_end 5 30
   all_name "$host"
 }
-all_name() {
-  local host=$1 r
+unheard_host() { # unheard_host HOST: it sees no answer, or it is told first that its own rank was lost
+  lasting one_way "$1" all
+  all_name "$1" "|$(of_host "$1") was lost"
+}
+all_name() { # all_name HOST [OTHERWISE]: what HOST itself may name in place of another
+  local host=$1 otherwise=${2:-} r
   for r in 0 1 2; do
-    if [ "$r" = "$host" ]; then names "$r" "$(of_others "$host").*cannot be reached"; else names "$r" "$(of_host "$host").*cannot be reached"; fi
+    if [ "$r" = "$host" ]; then names "$r" "($(of_others "$host")$otherwise).*cannot be reached"; else names "$r" "$(of_host "$host").*cannot be reached"; fi
   done
 }
 # The launcher of host 0 holds the key-value server: its loss is that of rank 0.
@@ -235,7 +239,7 @@ pair 1, 2 cut                  | all end   |   | lost_pair 1 2 cut_pair 1 2
 pair 0, 1 cut                  | all end   |   | lost_host 1 cut_pair 0 1
 1 to 2 cut                     | all end   | + | lost_pair 1 2 one_way 1 2
 2 to 1 cut                     | all end   |   | lost_pair 1 2 one_way 2 1
-host 2 is not heard            | all end   |   | lost_host 2 one_way 2 all
+host 2 is not heard            | all end   |   | unheard_host 2
 host 2 hears nothing           | all end   | + | lost_host 2 one_way all 2
 host 2 frozen                  | all end   | + | frozen_host 2
 host 0 frozen                  | all end   |   | frozen_host 0
