@@ -3,22 +3,20 @@
 # labels: e2e
 # timeout: 300
 # processors: 2
-# slow: 3600 PAIRS=3 STRANGERS=2000 STEPS=300 LASTING=25
+# slow: 1800 RUNS=3 STRANGERS=2000 PAIRS=5
 # A run over two hosts among strangers, who connect to the control port and to gloo's ports with garbage, silence, another
 # secret, and replayed and reflected handshakes: it has the bits of an undisturbed one. What crosses the network holds neither
 # the secret nor plain control frames.
 # All strangers connect while the run lasts: from its half on, it waits for the rest of them.
-# STRANGERS: how many a run has (600 here). PAIRS: of runs, one among strangers and one undisturbed, whose times are compared;
-# LASTING: the seconds that each of them shall take here, in which nothing waits. More pairs follow until PAIRS * STRANGERS have
-# connected.
+# RUNS: how many are among strangers; STRANGERS: how many each has (600 here). PAIRS: of runs in which nothing waits, one among
+# strangers and one undisturbed, whose times are compared; LASTING: the seconds that each of them shall take here.
 . "$SOURCE/tests/e2e/lib.sh"
 . "$SOURCE/tests/support/hosts.sh"
 [ -e "$BUILD/plugins/libtessera-comm-gloo.so" ] || { echo "skipped: comm-gloo is not built"; exit 77; }
 [ -z "$SANITIZE" ] || { echo "skipped: a sanitizer's ranks take another time"; exit 77; }
 unset RANK WORLD_SIZE LOCAL_RANK TESSERA_RANKS MASTER_ADDR MASTER_PORT TESSERA_COMM
 export TESSERA_THREADS=1 TESSERA_RENDEZVOUS_TIMEOUT=60 TESSERA_HEARTBEAT=200
-pairs=${PAIRS:-1} count=${STRANGERS:-600} every_us=${EVERY_US:-2000} steps=${STEPS:-100}
-most=$((12 * pairs)) visits=0 # a busy machine has 300 to 750 of 2,000 in each
+runs=${RUNS:-1} count=${STRANGERS:-600} every_us=${EVERY_US:-2000} steps=100 visits=0
 hosts_on_switch 2
 export TESSERA_SECRET=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
 seconds() { grep -o '"event":"summary".*' run.0.out | grep -o '"seconds":[0-9.e-]*' | cut -d: -f2; }
@@ -66,6 +64,7 @@ await alone
 wire capture off >/dev/null
 digest run.0.out >alone
 [ -s alone ] || fail "no digest: $(cat run.0.out)"
+alone_took=$(seconds)
 
 # The capture has what is public: the proofs' first word; so the search would find the rest.
 grep -qa TGA2 capture || fail "the capture has no proof of gloo's"
@@ -74,11 +73,6 @@ for text in "$TESSERA_SECRET" TSSK tessera-comm; do
 done
 echo "captured $(stat -c %s capture) bytes"
 
-# A longer run, for its time: as many steps as take LASTING seconds.
-if [ -n "${LASTING:-}" ]; then
-  steps=$(awk -v s="$(seconds)" -v n="$steps" -v want="$LASTING" 'BEGIN { print int(n * want / s) + 1 }')
-  rm alone
-fi
 same_digest() {
   [ -e alone ] || digest run.0.out >alone
   digest run.0.out | cmp -s - alone || fail "other bits $1: $(digest run.0.out), the first run had $(cat alone)"
@@ -89,11 +83,11 @@ undisturbed() {
   same_digest undisturbed
   before=$(seconds)
 }
-among() {
+among() { # among [hold]
   local code=0
   launch
   invite
-  if [ "$pairs" = 1 ]; then await "among strangers" hold; else await "among strangers"; fi
+  await "among strangers" "${1:-}"
   same_digest "among strangers"
   after=$(seconds)
   wait "$crowd" || code=$?
@@ -103,9 +97,13 @@ among() {
   visits=$((visits + $(grep -o 'visits [0-9]*' strangers.out | cut -d' ' -f2)))
 }
 
-: >times
-if [ "$pairs" = 1 ]; then among; else
-  for ((pair = 0; pair < pairs || (visits < pairs * count && pair < most); pair++)); do # in turn, so that a slow drift cancels
+for ((run = 0; run < runs; run++)); do among hold; done
+[ "$visits" -ge $((runs * count)) ] || fail "$visits strangers connected while runs lasted, expected $((runs * count))"
+
+if [ -n "${PAIRS:-}" ]; then # a busy machine has 250 to 750 of 2,000 strangers in each
+  steps=$(awk -v s="$alone_took" -v n="$steps" -v want="${LASTING:-25}" 'BEGIN { print int(n * want / s) + 1 }')
+  rm alone
+  for ((pair = 0; pair < PAIRS; pair++)); do # in turn, so that a slow drift cancels
     if ((pair % 2)); then among; undisturbed; else undisturbed; among; fi
     echo "$before $after" >>times
   done
@@ -113,6 +111,5 @@ if [ "$pairs" = 1 ]; then among; else
     END { for (i = 1; i <= NR; i++) for (k = i + 1; k <= NR; k++) if (r[k] < r[i]) { t = r[i]; r[i] = r[k]; r[k] = t }
       m = int((NR + 1) / 2); print "median ratio", NR % 2 ? r[m] : (r[m] + r[m + 1]) / 2, "of", NR, "pairs" }' times
 fi
-[ "$visits" -ge $((pairs * count)) ] || fail "$visits strangers connected while runs lasted, expected $((pairs * count))"
 echo "$visits strangers"
 nothing_left
