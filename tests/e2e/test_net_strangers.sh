@@ -100,7 +100,7 @@ among() { # among [hold]
 for ((run = 0; run < runs; run++)); do among hold; done
 [ "$visits" -ge $((runs * count)) ] || fail "$visits strangers connected while runs lasted, expected $((runs * count))"
 
-if [ -n "${PAIRS:-}" ]; then # a busy machine has 250 to 750 of 2,000 strangers in each
+if [ -n "${PAIRS:-}" ]; then # on a busy machine each has 40 to 750 of 2,000 strangers
   steps=$(awk -v s="$alone_took" -v n="$steps" -v want="${LASTING:-25}" 'BEGIN { print int(n * want / s) + 1 }')
   rm alone
   for ((pair = 0; pair < PAIRS; pair++)); do # in turn, so that a slow drift cancels
