@@ -53,13 +53,24 @@ leftovers() {
   done
 }
 none_left() { [ -z "$(leftovers)" ]; }
+# process_of RANK [VARIABLE=VALUE]: the newest process of this test that began with this number, and with that variable. Not a child
+# of one, in which plugins are tried out: such a child ends at once, and the rank survives its death.
+process_of() {
+  local word found
+  found=$(printf '%s\n' /proc/[0-9]*/environ)
+  for word in "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" "RANK=$1" ${2:+"$2"}; do
+    found=$(grep -lzsx -- "$word" $found) || [ -n "$found" ] || return 1
+  done
+  ps -o pid= -o ppid= -p "$(sed -E 's,/proc/([0-9]+)/environ,\1,' <<<"$found" | paste -sd,)" |
+    awk '{ of[$1] = $2 } END { for (pid in of) if (!(of[pid] in of)) print pid }' | sort -n | tail -n 1 | grep .
+}
 
 # nothing_left: no process of this test runs any more, or soon: within 6 s, in which a silent peer is found, or in 30 s of which
 # processors were scarce for the rest.
 nothing_left() {
   local clock_began clock_scarce took waited
   start_clock
-  within 30 none_left || fail "processes left: $(ps -o pid,stat,args -p "$(leftovers | tr '\n' ' ')")"
+  within 30 none_left || fail "processes left: $(ps -o pid,stat,args -p "$(leftovers | paste -sd,)")"
   stop_clock
   [ $((took - waited)) -lt 6000 ] || fail "the last processes ran for $took ms more; processors were scarce for $waited ms of them"
 }

@@ -15,12 +15,6 @@ field() { grep '"event":"summary"' "$1" | tail -n 1 | sed -E "s/.*\"$2\":([^,}]*
 steps() { local n; n=$(grep -c '"event":"step"' run.json 2>/dev/null) || n=${n:-0}; echo "$n"; }
 steps_after() { [ "$(steps)" -gt "$1" ]; }
 goes_on() { steps_after "$1" || gone $pid; } # or has ended
-# process_of RANK: the newest of those that began with this number.
-process_of() {
-  local mine
-  mine=$(grep -lzsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" /proc/[0-9]*/environ) || [ -n "$mine" ] || return 1
-  grep -lzsx "RANK=$1" $mine | sed -E 's,/proc/([0-9]+)/environ,\1,' | sort -n | tail -n 1 | grep .
-}
 found() { process_of "$1" >process || gone $pid; }
 # find_ranks RANK…: their processes, in $victims. Many steps go by meanwhile.
 find_ranks() {
@@ -31,7 +25,11 @@ find_ranks() {
     victims+=("$(cat process)")
   done
 }
-strike() { at=$(steps) && kill -"$1" "${victims[@]}"; } # SIGNAL: all of them at one moment
+strike() { # SIGNAL: all of them at one moment
+  local victim
+  at=$(steps)
+  for victim in "${victims[@]}"; do kill -"$1" "$victim" || fail "$case: no process $victim after step $at: $(cat err)"; done
+}
 hit() { find_ranks "${@:2}" && strike "$1"; } # SIGNAL RANK…
 launch() { # COMMAND…
   rm -f run.json

@@ -30,8 +30,7 @@ survives() {
   "$TESSERA" train $gpt --json=run.json "$@" >out 2>err &
   pid=$!
   within 60 steps_after 20 || fail "$*: no 20 steps: $(cat err)"
-  victim=$(grep -lzsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" /proc/[0-9]*/environ | xargs grep -lzsx "RANK=1" | sed -E 's,/proc/([0-9]+)/environ,\1,')
-  kill -KILL $victim || fail "$*: no rank 1 is left: $(events step) steps"
+  victim=$(process_of 1) && kill -KILL "$victim" || fail "$*: no rank 1 is left: $(events step) steps"
   ends $pid 100
   [ $code = 0 ] || fail "$*: exit code $code: $(tail -n 5 err)"
   [ "$(summary "$what" run.json)" = 1 ] || fail "$*: $(summary "$what" run.json) $what"

@@ -13,12 +13,9 @@ expect 0 "$TESSERA" train $gpt -n 4 --accum 2 --json=whole.json
 
 # A rank that kills itself once, at a step of each life: found by its RANK, as a person with kill would.
 kill_one() { # RANK LIFE: of the processes of this test. A life that has lost a rank already counts no second one.
-  local mine
-  mine=$(grep -lzsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" /proc/[0-9]*/environ || true)
-  [ -z "$mine" ] || mine=$(grep -lzsx "RANK=$1" $mine || true)
-  [ -z "$mine" ] || [ "$2" = 0 ] || mine=$(grep -lzsx "TESSERA_RESTART=$2" $mine || true)
-  mine=${mine%%$'\n'*}
-  [ -n "$mine" ] && kill -KILL "$(cut -d/ -f3 <<<"$mine")" 2>/dev/null
+  local victim life="TESSERA_RESTART=$2"
+  [ "$2" != 0 ] || life=
+  victim=$(process_of "$1" "$life") && kill -KILL "$victim" 2>/dev/null
 }
 # survives KILLS COMMAND…: kills that many ranks, each when a new checkpoint is there.
 survives() {

@@ -14,15 +14,7 @@ field() { grep '"event":"summary"' run.json | tail -n 1 | sed -E "s/.*\"$1\":([^
 told() { local n; n=$(grep -ac "\"event\":\"$1\"" "$json" 2>/dev/null) || n=${n:-0}; echo "$n"; }
 last() { grep -a '"event":"step"' "$json" 2>/dev/null | tail -n 1 | sed -E 's/.*"step":([0-9]+).*/\1/'; }
 another() { [ "$(told "$1")" != "$2" ]; } # a step after the death is done: not one that was under way on a busy machine
-kill_one() {
-  local p
-  for p in /proc/[0-9]*; do
-    grep -zqsx "TESSERA_TEST_MARK=$TESSERA_TEST_MARK" "$p/environ" 2>/dev/null || continue
-    grep -zqsx "RANK=$1" "$p/environ" 2>/dev/null && kill -KILL "${p#/proc/}" 2>/dev/null && return 0
-  done
-  return 1
-}
-kill_any() { kill_one $((RANDOM % 4)); } # one may be between two lives
+kill_any() { local rank; rank=$(process_of $((RANDOM % 4))) && kill -KILL "$rank" 2>/dev/null; } # it may be between two lives
 # table NAME COLUMN: of the failures.
 table() {
   sort -g -k "$2,$2" failures | awk -v name="$1" -v c="$2" '{ x[NR] = $c } END {
