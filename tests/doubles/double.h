@@ -127,10 +127,13 @@ uint64_t double__stream_queued(double_stream *); /* how much was ever put there 
 int double__stream_has_passed(double_stream *, uint64_t seq);
 void double__stream_follow(double_stream *, double_stream *other,
                            uint64_t seq); /* waits until `other` has come there */
-/** Whether a stream of the device has work left that touches its memory; for tests, too. */
+/** Whether a stream of the device has work left that touches its memory, or with RACES=1 may have: the host neither
+ * waited for its end nor asked. For tests, too. */
 __attribute__((visibility("default"))) int double__device_works(int device);
 /** Waits for all streams of a device. */
 void double__finish_device(int device);
+/** The same, of what need not wait: to the host nothing is over that was not before. */
+void double__linger(int device);
 double_stream *double__null_stream(int device);
 /** Of the work that runs on this thread: its number among all that any stream was given. */
 uint64_t double__given(void);

@@ -457,8 +457,8 @@ static ncclResult_t end(ncclComm *c, int abort) {
     while (c->task || c->busy || c->in_graphs) /* no thread of NCCL's touches a stream from here on, and no graph */
         pthread_cond_wait(&c->changed, &c->lock);
     pthread_mutex_unlock(&c->lock);
-    if (abort) /* it frees memory, which waits for the device: for other communicators' work, too */
-        double__finish_device(c->device);
+    if (abort) /* it frees memory, which may wait for the device: for other communicators' work, too */
+        double__linger(c->device);
     if (!c->finalized) { /* an abort lets go of them; after finalize the proxy that would is gone */
         double__live("NCCL registrations", -c->registrations);
         nccl__drop_windows(c);
@@ -554,7 +554,7 @@ DOUBLE_API ncclResult_t ncclMemFree(void *at) {
     }
     nccl__memory_goes(piece.at, piece.bytes);
     if (double__device_works(piece.device) && !double__spoilt(piece.device)) {
-        fprintf(stderr, "doubles: ncclMemFree while the device works\n");
+        fprintf(stderr, "doubles: ncclMemFree while the device works, or may\n");
         double__spoil(piece.device, -1); /* the real one unmaps at once: what still runs finds nothing there */
     }
     return double__give((uintptr_t)at, DOUBLE_MEM_DEVICE) ? ncclInvalidArgument : entered;

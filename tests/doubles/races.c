@@ -115,6 +115,10 @@ void double__clock_seen(const double_clock *other, uint64_t seq) {
         join_clock(&host, other, seq);
 }
 
+int double__clock_is_seen(const double_clock *c, uint64_t seq) {
+    return !c || !seq || host.passed[c->slot] >= c->base + seq;
+}
+
 /* From work `seq` on. */
 static void note_moment(double_clock *c, uint64_t seq) {
     moment *last = c->n ? &c->history[(c->n - 1) % HISTORY] : NULL;

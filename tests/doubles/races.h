@@ -25,6 +25,8 @@ double_clock *double__clock_new(void);
 void double__clock_end(double_clock *, uint64_t queued);
 /** What the host gives to any stream from here on comes behind work `seq` of `other`. */
 void double__clock_seen(const double_clock *other, uint64_t seq);
+/** Whether that is said of work `seq` of `c`, or nobody asked. */
+int double__clock_is_seen(const double_clock *c, uint64_t seq);
 /** So does what follows work `at` of `into`, and whoever waits for that. */
 void double__clock_join(double_clock *into, uint64_t at, const double_clock *other, uint64_t seq);
 /** Work `seq`, the next of this stream. */

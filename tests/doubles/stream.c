@@ -30,7 +30,8 @@ struct double_stream {
     int priority;
     int device, blocking, ending, users; /* users: the thread, the handle, and those who wait for it */
     uint64_t queued, done;
-    int64_t time_ns; /* where it stands */
+    uint64_t touched; /* the last that touches memory */
+    int64_t time_ns;  /* where it stands */
     double_clock *clock;
     work *first, *last;
     work *waiting; /* in other streams, for it */
@@ -332,6 +333,8 @@ void double__push_as(double_stream *s, double_work_fn run, const void *data, siz
     if (bytes)
         memcpy(w->data, data, bytes);
     enqueue(s, w);
+    if (touches)
+        s->touched = s->queued;
     pthread_mutex_unlock(&lock);
 }
 
@@ -405,25 +408,32 @@ int double__device_works(int device) {
     int works = 0;
     pthread_mutex_lock(&lock);
     for (double_stream *s = streams; s; s = s->next)
-        for (work *w = s->device == device ? s->first : NULL; w; w = w->next)
-            works |= w->run && w->touches;
+        works |= s->device == device && (s->done < s->touched || !double__clock_is_seen(s->clock, s->touched));
     pthread_mutex_unlock(&lock);
     return works;
 }
 
+static void wait_for_device(int device) { /* with the lock */
+    for (double_stream *s = streams; s;)
+        if (s->device == device && s->done < s->queued) {
+            pthread_cond_wait(&progress, &lock);
+            s = streams; /* the list may have changed */
+        } else
+            s = s->next;
+}
+
 void double__finish_device(int device) {
     pthread_mutex_lock(&lock);
-    for (int again = 1; again;) { /* the list may change meanwhile */
-        again = 0;
-        for (double_stream *s = streams; s && !again; s = s->next)
-            if (s->device == device && s->done < s->queued) {
-                wait_for(s, s->queued);
-                again = 1;
-            }
-        for (double_stream *s = streams; s && !again; s = s->next)
-            if (s->device == device)
-                double__clock_seen(s->clock, s->queued);
-    }
+    wait_for_device(device);
+    for (double_stream *s = streams; s; s = s->next)
+        if (s->device == device)
+            double__clock_seen(s->clock, s->queued);
+    pthread_mutex_unlock(&lock);
+}
+
+void double__linger(int device) {
+    pthread_mutex_lock(&lock);
+    wait_for_device(device);
     pthread_mutex_unlock(&lock);
 }
 

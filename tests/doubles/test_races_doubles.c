@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* TESSERA_DOUBLE_RACES: work of two streams on the same bytes is told when nothing orders it, also when it happens to
- * come in the right order; and is not told when an event, the host, the null stream or a graph orders it. */
+ * come in the right order; and is not told when an event, the host, the null stream or a graph orders it. And
+ * work counts as over only when the host has waited or asked. */
 #include "driver.h"
 
 #include <setjmp.h>
@@ -196,6 +197,16 @@ static void ordered_branches_of_a_graph(void) {
 static void empty_branch_between(void) {
     launch_branches_by_way_of(1);
 }
+/* Memory may go when the host knows that work on it is over, not when it happens to be. */
+static void over_when_the_host_knows(void) {
+    write_x(a);
+    usleep(50000);
+    if (!double__device_works(0))
+        _exit(1);
+    must(cuStreamSynchronize(a));
+    if (double__device_works(0))
+        _exit(2);
+}
 
 /* ---- each in a process of its own ----------------------------------------------------------------- */
 
@@ -234,8 +245,15 @@ static void test_races__unordered_work_is_told(void **state) {
 }
 
 static void test_races__ordered_work_is_not_told(void **state) {
-    void (*const cases[])(void) = { event_between, host_between, third_stream_between,        null_stream_between,
-                                    other_bytes,   both_read,    ordered_branches_of_a_graph, empty_branch_between };
+    void (*const cases[])(void) = { event_between,
+                                    host_between,
+                                    third_stream_between,
+                                    null_stream_between,
+                                    other_bytes,
+                                    both_read,
+                                    ordered_branches_of_a_graph,
+                                    empty_branch_between,
+                                    over_when_the_host_knows };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (run(cases[i]) != 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* A program by hooks whose evaluation deviates from the declared order: a forward ends after the next one has begun, so
  * that both scopes are whole at once and the step arena has to grow by one. Its kernels touch nothing; the memory kind
- * does not matter. "wrong": a mistake closes the engine while copies and casts still run. */
+ * does not matter. "wrong": a mistake closes the engine while gradients become zero. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,13 +23,15 @@ static tess_status fill(void *user, const tess_range *r, void *data) {
 
 /* Exits 0 when the mistake is told. A rank may hear of the other's before its own. */
 static int make_a_mistake(tess *t, const tess_scope *scope) {
-    void *p;
-    tess_status s = tess_pass(t, TESS_PASS_EVAL);
+    void *p, *g;
+    tess_status s = tess_pass(t, TESS_PASS_TRAIN);
     for (int i = 0; i < SCOPES && s == TESS_OK; i++) {
         s = tess_forward_begin(t, scope[i], &p, 1);
         if (s == TESS_OK)
             s = tess_forward_end(t, scope[i]);
     }
+    if (s == TESS_OK)
+        s = tess_backward_begin(t, scope[SCOPES - 1], &p, &g, 1);
     if (s == TESS_OK)
         s = tess_forward_end(t, scope[0]);
     return tess_close(t) == s && s < 0 ? 0 : 1;
