@@ -61,9 +61,9 @@ expect 0 env TESSERA_REPLAY=2 TESSERA_DETAIL=batch TESSERA_DETAIL_STEP=2 TESSERA
 sample=$(tail -n +2 batch/values-0 | tail -c +65 | head -c 9 | tr '\n' ' ')
 [ ${#sample} = 9 ] && tr "\n" " " <text | grep -qF "$sample" || fail "no text: $sample"
 
-# Another number of steps has another schedule.
+# Another number of steps may have other rates.
 expect 1 "$TESSERA" replay good --step 2 -- tessera train $small --steps 60
-warns 'warning: good has steps=6, and the command has steps=60: the learning rate.s schedule differs$'
+warns 'warning: good has steps=6, and the command has steps=60: the learning rate may differ$'
 
 # A ledger behind a checkpoint: the checkpoint is found by itself, though --resume has newer ones by now.
 train --save run --save-every 2 --keep 0 --ledger whole

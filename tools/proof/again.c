@@ -129,8 +129,7 @@ tess_status again_check(const proof_ledger *l, const proof_ledger *again, int wa
         return tess_fail(TESS_E_DATA, "%s: line 1: it is the ledger of another run, with %s, and the command has %s",
                          l->path, theirs, mine);
     if (warns && proof_steps_differ(l, again, theirs, mine, sizeof mine))
-        tool_say(SAY_WARNING, "%s has %s, and the command has %s: the learning rate's schedule differs", l->path,
-                 theirs, mine);
+        tool_say(SAY_WARNING, "%s has %s, and the command has %s: the learning rate may differ", l->path, theirs, mine);
     return TESS_OK;
 }
 
