@@ -23,7 +23,7 @@ static size_t heap_bytes;
 
 static inline size_t heap_held(void) {
     const size_t bytes = __atomic_load_n(&heap_bytes, __ATOMIC_RELAXED);
-    assert_true(bytes > 0); /* the model's at least, or these functions are not the ones called */
+    assert_true(bytes > 0); /* the test's own at least, or these functions are not the ones called */
     return bytes;
 }
 
